@@ -6,7 +6,7 @@ from typing import Annotated
 from specbench_kit.cli.common import JsonOption, command_line, print_json, say_report
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.common_options import Out
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import OUTPUT, RUN, Option
 
 
@@ -59,7 +59,12 @@ def reproduce(
     if any(map(is_of_field, names)):
         from specbench_kit.studies.field.run import predict
 
-        with stepping_bar() as report:
+        require(
+            sensitivity,
+            "--no-sensitivity has no effect on tables of the field, whose predictions state their range; leave it out",
+        )
+        kept = "the tables that are finished are kept; --to with their folder adds the others"
+        with kept_when_interrupted(lambda: kept), stepping_bar() as report:
             study = predict(names, changed, out, to, report, command_line())
         study.kind.print(console, study)
         say_report(console, study.folder, study.kind.page)

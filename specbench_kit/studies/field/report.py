@@ -80,6 +80,11 @@ def headline(summary: FieldSummary) -> str:
 def cautions(summary: FieldSummary) -> list[str]:
     """Return where the kit should not be believed: tables that are far off, with the named causes."""
     lines = []
+    if summary.changes:
+        lines.append(
+            f"CHANGED INPUTS: {', '.join(map(code, summary.changes))}: these are not the predictions of the tables' "
+            "own settings."
+        )
     for name, table in summary.tables.items():
         if not table.predicted:
             continue

@@ -96,6 +96,10 @@ class FieldSummary(Struct):
     """The content of `summary.json`."""
 
     tables: Annotated[dict[str, FieldResult], Meta(description="the tables by name")]
+    changes: Annotated[
+        list[str],
+        Meta(description="fields of the deployments that were changed, as --set takes them"),
+    ] = []
 
     @property
     def predicted(self) -> list[FieldCell]:

@@ -163,3 +163,22 @@ def test_a_table_is_predicted_from_the_command_line_and_its_page_made_again(tmp_
         "field/one-request-8b-h100"
     ]["cells"]
     assert number["predicted"] > 150
+
+
+def test_tables_are_added_to_a_folder_and_never_mixed_with_other_inputs(tmp_path: Path) -> None:
+    """What an interrupted call finished is kept: the next one adds to it, unless its inputs are others."""
+    to = ("--to", tmp_path / "page")
+    for name in ("field/one-request-8b-h100", "field/eagle3-30b-a3b-4xh100"):
+        done = skit_here("reproduce", name, *to)
+        assert done.returncode == 0, done.stderr
+    tables_kept = json.loads((tmp_path / "page" / "summary.json").read_text())["tables"]
+    assert list(tables_kept) == ["field/eagle3-30b-a3b-4xh100", "field/one-request-8b-h100"]
+    changed = ("--set", "verifier.host_s=0")
+    refused = skit_here("reproduce", "field/one-request-8b-h100", *changed, *to)
+    assert refused.returncode == 2
+    assert "holds tables with their own inputs: choose another folder" in refused.stderr
+    shown = skit_here("reproduce", "field/one-request-8b-h100", *changed, "--out", tmp_path / "own")
+    assert "CHANGED INPUTS: verifier.host_s=0" in " ".join(shown.stdout.split())
+    idle = skit_here("reproduce", "field/one-request-8b-h100", "--no-sensitivity")
+    assert idle.returncode == 2
+    assert "--no-sensitivity has no effect" in idle.stderr
