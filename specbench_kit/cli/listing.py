@@ -336,6 +336,7 @@ def _list_engine_costs() -> list[ListEntry]:
             "summary": costs.title,
             "source": costs.source,
             "seconds": {key: list(of) for key, of in costs.ranges.items() if any(of)},
+            **({"graphs": costs.graph_sizes} if costs.graphs else {}),
             "sources": costs.sources,
         }
         for name, costs in bundled_engine_costs().items()

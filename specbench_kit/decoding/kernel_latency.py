@@ -1,12 +1,18 @@
 """Predicts how long a forward takes from measured times of its kernels."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from specbench_kit.decoding.latency import BatchSums, LatencyModel, beside_host_s
+from specbench_kit.decoding.latency import (
+    BatchSums,
+    GraphSteps,
+    LatencyModel,
+    beside_host_s,
+    in_graphs,
+)
 
 Origin = Literal["silicon", "interpolated", "law"]
 """The origin of a figure: a measured shape, one between measured shapes, or one beyond them."""
@@ -78,16 +84,24 @@ class KernelModel(LatencyModel):
 
     A batch is looked up by its sums: by its new tokens, its rows of logits, the mean context of its
     requests and the mean length of the requests that its new tokens belong to. Attention of several
-    new tokens per request takes at least as long as that of one. The host takes time as in
-    `RoundedModel`.
+    new tokens per request takes at least as long as that of one. The host takes time, and graphs pad
+    steps, as in `RoundedModel`.
     """
 
     kernels: KernelTables
     host_request_s: float = 0.0
     host_s: float = 0.0
     overlap: float = 0.0
+    graphs: GraphSteps = ()
+    graphs_of_requests: bool = False
+
+    @classmethod
+    def of(cls, kernels: KernelTables, host: Mapping[str, float]) -> "KernelModel":
+        """Return the model of kernels beside a host, without an engine's graphs."""
+        return cls(kernels, **host)  # type: ignore[arg-type]
 
     def of_sums(self, sums: BatchSums) -> float:
+        sums = self._padded(sums)
         if not sums.requests:
             return beside_host_s(self.kernels.tokens_s[0], self.host_s, self.overlap)
         card_s = self._matrices_s(sums) + self._output_s(sums) + self._attention_s(sums)
@@ -97,6 +111,7 @@ class KernelModel(LatencyModel):
 
     def parts(self, sums: BatchSums) -> dict[str, float]:
         """Return the seconds of a step by what takes them."""
+        sums = self._padded(sums)
         parts = {
             "matrices": self._matrices_s(sums),
             "output layer": self._output_s(sums),
@@ -106,6 +121,7 @@ class KernelModel(LatencyModel):
 
     def origin(self, sums: BatchSums) -> Origin:
         """Return whether a step's time was measured, lies between measured ones, or beyond them."""
+        sums = self._padded(sums)
         tables = self.kernels
         looked_up: list[tuple[Curve, float]] = [
             (tables.tokens, sums.linear),
@@ -128,6 +144,13 @@ class KernelModel(LatencyModel):
         before.
         """
         return replace(self, kernels=self.kernels.scaled(factor))
+
+    def _padded(self, sums: BatchSums) -> BatchSums:
+        return (
+            in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
+            if self.graphs
+            else sums
+        )
 
     def _matrices_s(self, sums: BatchSums) -> float:
         return _interpolate(self.kernels.tokens, self.kernels.tokens_s, sums.linear)

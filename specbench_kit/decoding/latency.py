@@ -1,7 +1,7 @@
 """Predicts how long a forward takes from what it has to compute."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from math import ceil, sqrt
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -158,6 +158,33 @@ class WorkModel(LatencyModel):
         return self.forward_s + (moved_s + self.head_s * sums.logit_rows)
 
 
+GraphSteps = tuple[tuple[int, int], ...]
+"""The sizes of captured graphs: up to each first number they are the multiples of the second."""
+
+
+ENGINE = ("graphs", "graphs_of_requests")
+"""The fields of a latency model that belong to an engine and never to a profile."""
+
+
+def in_graphs(sums: BatchSums, steps: GraphSteps, *, of_requests: bool) -> BatchSums:
+    """Return the sums of a step that is padded to the next larger captured graph.
+
+    Graphs hold so many tokens, or so many requests with equally many tokens each. A step that is
+    larger than all graphs is computed as it is.
+    """
+    size = sums.requests if of_requests else sums.linear
+    multiple = next((multiple for most, multiple in steps if size <= most), 1)
+    padded = multiple * ceil(size / multiple)
+    if padded == size:
+        return sums
+    tokens = round(sums.linear * padded / size)
+    # Tokens that pad a step have no requests to attend to, which must not change the mean length of
+    # those that do.
+    return sums._replace(
+        linear=tokens, interactions=round(sums.interactions * tokens / sums.linear)
+    )
+
+
 def beside_host_s(card_s: float, host_s: float, overlap: float) -> float:
     """Return the seconds of a step of which `card_s` are the card's and `host_s` the host's.
 
@@ -186,7 +213,8 @@ class RoundedModel(LatencyModel):
     take `reduced_s` per new token. An engine whose kernels multiply a matrix with one vector after
     the other up to `narrow` new tokens takes `narrow_token_s` for each beyond the first, and with
     other kernels `wider_s` for all steps with more. The host takes `host_s` per step and
-    `host_request_s` per request, in parallel to the card as far as `overlap` says.
+    `host_request_s` per request, in parallel to the card as far as `overlap` says. An engine that
+    captures graphs pads its steps to the next of their sizes, `graphs`.
     """
 
     token_s: float
@@ -211,8 +239,23 @@ class RoundedModel(LatencyModel):
     narrow: float = 0.0
     narrow_token_s: float = 0.0
     wider_s: float = 0.0
+    graphs: GraphSteps = ()
+    graphs_of_requests: bool = False
+
+    @classmethod
+    def of(cls, coefficients: Mapping[str, float]) -> "RoundedModel":
+        """Return the model of coefficients by name, without an engine's graphs."""
+        return cls(**coefficients)  # type: ignore[arg-type]
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """The coefficients by name, without what belongs to an engine."""
+        names = (field.name for field in fields(self) if field.name not in ENGINE)
+        return {name: float(getattr(self, name)) for name in names}
 
     def of_sums(self, sums: BatchSums) -> float:
+        if self.graphs:
+            sums = in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
         rounded_s = (
             self.operations_s(sums) ** self.corner + self.traffic_s(sums) ** self.corner
         ) ** (1 / self.corner)
@@ -257,6 +300,8 @@ class RoundedModel(LatencyModel):
         """Return the seconds of a step by what takes them; operations and traffic share the rounded
         corner.
         """
+        if self.graphs:
+            sums = in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
         operations = self.operations_s(sums) ** self.corner
         traffic = self.traffic_s(sums) ** self.corner
         rounded_s = (operations + traffic) ** (1 / self.corner)

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.kernel_latency import KernelModel, KernelTables
 from specbench_kit.decoding.latency import (
+    ENGINE,
     BatchSums,
     ContextModel,
     InteractionModel,
@@ -53,7 +54,7 @@ COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
     "context": ("alpha_s", "gamma_s", "delta_s"),
     "work": ("token_s", "pair_s", "cached_s", "head_s", "forward_s"),
     "served": ("token_s", "pair_s", "cached_s", "head_s", "request_s", "forward_s"),
-    "rounded": tuple(field.name for field in fields(RoundedModel)),
+    "rounded": tuple(field.name for field in fields(RoundedModel) if field.name not in ENGINE),
     "kernels": ("host_request_s", "host_s", "overlap"),
 }
 """The names of each form's coefficients; of a sum in the order of `features_of`: seconds per unit
@@ -61,10 +62,14 @@ of that feature.
 """
 DEFAULTS: Mapping[str, Mapping[str, float]] = {
     "rounded": {
-        field.name: field.default for field in fields(RoundedModel) if field.default is not MISSING
+        field.name: field.default
+        for field in fields(RoundedModel)
+        if field.default is not MISSING and field.name not in ENGINE
     },
     "kernels": {
-        field.name: field.default for field in fields(KernelModel) if field.default is not MISSING
+        field.name: field.default
+        for field in fields(KernelModel)
+        if field.default is not MISSING and field.name not in ENGINE
     },
 }
 """The coefficients that a file may leave out, with their values then, by form."""
@@ -76,6 +81,11 @@ LEAST_SERVED_R2 = 0.9
 """Least R2 of a server's profile on its test loads, each of which lasts less than a second, for the
 fit to count.
 """
+
+
+def model_of(form: Form, coefficients: Mapping[str, float]) -> LatencyModel:
+    """Return the latency model of a form with coefficients by name."""
+    return MODELS[form](**coefficients)  # type: ignore[arg-type]
 
 
 def features(form: Form, rows: Sequence[Row]) -> tuple[float, ...]:
@@ -174,10 +184,10 @@ class Profile(Struct, frozen=True):
 
     def _latency(self, given: Mapping[str, float]) -> LatencyModel:
         if self.kernels is not None:
-            return KernelModel(self.kernels, **given)
+            return KernelModel.of(self.kernels, given)
         if self.form == "rounded":
-            return RoundedModel(**given)
-        return MODELS[self.form](**{name: given.get(name, 0.0) for name in COEFFICIENTS[self.form]})
+            return RoundedModel.of(given)
+        return model_of(self.form, {name: given.get(name, 0.0) for name in COEFFICIENTS[self.form]})
 
     @property
     def not_given(self) -> tuple[str, ...]:

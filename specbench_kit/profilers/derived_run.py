@@ -3,7 +3,7 @@ data sheet.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 from specbench_kit.core.errors import SkitError
@@ -215,7 +215,7 @@ def _by_kernels(
     return _Derivation(
         source="silicon",
         form="kernels",
-        model=KernelModel(kernels.kernels, **coefficients),
+        model=KernelModel.of(kernels.kernels, coefficients),
         coefficients=coefficients,
         reference=f"the sum of measured kernels under {kernels.engine} ({kernels.source}), not measured as a whole",
         software=f"{kernels.engine}-kernels",
@@ -248,7 +248,7 @@ def _by_law(
     model = estimate(interconnect, hosts.typical)
     slow = estimate(interconnect.slow if interconnect else None, hosts.slow)
     fast = estimate(interconnect, hosts.fast)
-    coefficients = {name: float(value) for name, value in asdict(model).items()}
+    coefficients = model.coefficients
     low, high = software.on(card.name).spread or (1.0, 1.0)
     together = f", {members} of them over {interconnect.title}" if interconnect else ""
     together += ", each with experts of its own" if ep else ""
@@ -261,8 +261,8 @@ def _by_law(
         coefficients=coefficients,
         reference=f"derived from the data sheet of {card.title}{together}, not measured{beyond}",
         software=software.name,
-        fast=Corner(low, _others(coefficients, asdict(fast))),
-        slow=Corner(high, _others(coefficients, asdict(slow))),
+        fast=Corner(low, _others(coefficients, fast.coefficients)),
+        slow=Corner(high, _others(coefficients, slow.coefficients)),
     )
 
 

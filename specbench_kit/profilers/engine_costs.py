@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Amount
 from specbench_kit.decoding.kernel_latency import KernelModel
-from specbench_kit.decoding.latency import LatencyModel, RoundedModel
+from specbench_kit.decoding.latency import GraphSteps, LatencyModel, RoundedModel
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.cards import Text
 from specbench_kit.profilers.software import KERNELS
@@ -33,7 +33,9 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
     speculation is switched on, whatever a round drafts, `speculating_step_s` and `speculating_request_s` are
     added, and the step takes the share `speculating_share` longer. Each forward of what drafts takes
     `draft_model_s`, `head_s` or `block_s` more, and `draft_request_s` for each request in it. `overlap` is the
-    share of the shorter of the host's and the card's time that is hidden. `software` is the card of the
+    share of the shorter of the host's and the card's time that is hidden. Steps are padded to the sizes of captured
+    `graphs`: up to each first number, multiples of the second, of tokens or, with `graphs_of_requests`, of requests;
+    `speculating_graphs` are those while speculation is on, where they differ. `software` is the card of the
     engine's kernels; by default they are those of `skit list software` that were measured.
     """
 
@@ -52,12 +54,23 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
     speculating_request_s: Seconds = NOTHING
     speculating_share: Seconds = NOTHING
     overlap: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    graphs: GraphSteps = ()
+    graphs_of_requests: bool = False
+    speculating_graphs: GraphSteps = ()
 
     def __post_init__(self) -> None:
         for name, costs in self.ranges.items():
             if list(costs) != sorted(costs):
                 raise ValueError(f"{name} must rise from its least to its greatest value")
             if costs != NOTHING and name not in self.sources:
+                raise ValueError(f"sources must say where {name} comes from")
+        for name in ("graphs", "speculating_graphs"):
+            steps: GraphSteps = getattr(self, name)
+            if any(most <= 0 or multiple <= 0 or most % multiple for most, multiple in steps):
+                raise ValueError(f"{name} must end each step at a multiple of its size")
+            if [most for most, _ in steps] != sorted({most for most, _ in steps}):
+                raise ValueError(f"{name} must rise from one step to the next")
+            if steps and name not in self.sources:
                 raise ValueError(f"sources must say where {name} comes from")
 
     @property
@@ -79,12 +92,28 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
             )
         }
 
+    @property
+    def graph_sizes(self) -> str:
+        """The sizes of captured graphs in words; empty for an engine that pads no step."""
+        unit = "requests" if self.graphs_of_requests else "tokens"
+
+        def words(steps: GraphSteps) -> str:
+            return ", ".join(f"multiples of {multiple} up to {most}" for most, multiple in steps)
+
+        plain = f"{words(self.graphs)} {unit}" if self.graphs else ""
+        busy = f"; while speculation is on {words(self.speculating_graphs)} {unit}"
+        return plain + (busy if self.speculating_graphs else "")
+
     def beside_target(
         self, latency: LatencyModel, layers: int, label: str, end: int = TYPICAL
     ) -> LatencyModel:
         """Return the latency of a target's steps without speculation, at one end of the costs."""
         return self._with_host(
-            latency, self.step_s[end] + layers * self.layer_s[end], self.request_s[end], label
+            latency,
+            self.step_s[end] + layers * self.layer_s[end],
+            self.request_s[end],
+            label,
+            self.graphs,
         )
 
     def while_speculating(
@@ -94,7 +123,8 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
         host_s = self.step_s[end] + layers * self.layer_s[end] + self.speculating_step_s[end]
         request_s = self.request_s[end] + self.speculating_request_s[end]
         slower = _derived(latency, label).scaled(1 + self.speculating_share[end])
-        return self._with_host(slower, host_s, request_s, label)
+        graphs = self.speculating_graphs or self.graphs
+        return self._with_host(slower, host_s, request_s, label, graphs)
 
     def beside_drafter(
         self, latency: LatencyModel, layers: int, launched: Launched, label: str, end: int = TYPICAL
@@ -102,7 +132,8 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the latency of a forward of what drafts, at one end of the costs."""
         launch_s = self.launch_s(launched)[end] + layers * self.layer_s[end]
         request_s = self.request_s[end] + self.draft_request_s[end]
-        return self._with_host(latency, launch_s, request_s, label)
+        graphs = self.speculating_graphs or self.graphs
+        return self._with_host(latency, launch_s, request_s, label, graphs)
 
     def launch_s(self, launched: Launched) -> Seconds:
         """Return what each forward of such a drafter takes longer."""
@@ -113,13 +144,20 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
         }[launched]
 
     def _with_host(
-        self, latency: LatencyModel, host_s: float, request_s: float, label: str
+        self,
+        latency: LatencyModel,
+        host_s: float,
+        request_s: float,
+        label: str,
+        graphs: GraphSteps,
     ) -> LatencyModel:
         return replace(
             _derived(latency, label),
             host_s=host_s,
             host_request_s=request_s,
             overlap=self.overlap,
+            graphs=graphs,
+            graphs_of_requests=self.graphs_of_requests,
         )
 
 

@@ -6,7 +6,13 @@ import pytest
 from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.latency import BatchSums, InteractionModel, RoundedModel, sums_of
+from specbench_kit.decoding.latency import (
+    BatchSums,
+    InteractionModel,
+    RoundedModel,
+    in_graphs,
+    sums_of,
+)
 from specbench_kit.deployments.description import corners, describe, restore
 from specbench_kit.deployments.loading import find, parse
 from specbench_kit.deployments.placing import with_engine_times
@@ -64,6 +70,55 @@ def test_a_step_takes_the_card_the_host_and_what_speculation_adds() -> None:
         1.2 * card_s + 5e-3 + 4e-5
     )
     assert costs.beside_target(CARD, 32, "here", FAST).seconds(ROW) == pytest.approx(card_s + 1e-3)
+
+
+def test_a_step_is_padded_to_the_next_captured_graph_and_no_step_beyond_them() -> None:
+    costs = structs.replace(
+        find_engine_costs("vllm"),
+        step_s=(0.0, 0.0, 0.0),
+        request_s=(0.0, 0.0, 0.0),
+    )
+    card = replace(CARD, weights_s=0.0, token_s=1e-3)
+    padded = costs.beside_target(card, 1, "here")
+    tokens = {1: 1, 3: 4, 5: 8, 9: 16, 200: 200, 257: 272, 512: 512, 513: 513}
+    for given, computed in tokens.items():
+        assert padded.seconds([(1, 100)] * given) == pytest.approx(computed * 1e-3), given
+    # Five requests with four tokens each are a graph of 24 tokens; the mean length of what they attend to stays.
+    rows = [(4, 100)] * 5
+    sums = in_graphs(sums_of(rows), costs.graphs, of_requests=False)
+    assert sums.linear == 24
+    assert sums.interactions / sums.linear == pytest.approx(104)
+    assert padded.seconds(rows) == pytest.approx(24e-3)
+
+
+def test_graphs_of_requests_pad_every_token_of_a_request() -> None:
+    costs = structs.replace(
+        find_engine_costs("sglang"),
+        step_s=(0.0, 0.0, 0.0),
+        request_s=(0.0, 0.0, 0.0),
+        speculating_step_s=(0.0, 0.0, 0.0),
+        speculating_request_s=(0.0, 0.0, 0.0),
+    )
+    card = replace(CARD, weights_s=0.0, token_s=1e-3)
+    rows = [(4, 100)] * 5
+    # Plain decoding pads five requests to eight, speculation, which has more graphs, not at all.
+    assert costs.beside_target(card, 1, "here").seconds(rows) == pytest.approx(32e-3)
+    assert costs.while_speculating(card, 1, "here").seconds(rows) == pytest.approx(20e-3)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "message"),
+    [
+        (((8, 3),), "must end each step at a multiple"),
+        (((8, 4), (8, 8)), "must rise"),
+        (((0, 1),), "must end each step"),
+    ],
+)
+def test_graphs_that_make_no_sense_are_refused(
+    graphs: tuple[tuple[int, int], ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        structs.replace(find_engine_costs("vllm"), graphs=graphs)
 
 
 def test_what_is_launched_follows_from_the_drafters_name() -> None:

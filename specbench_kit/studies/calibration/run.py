@@ -311,7 +311,7 @@ def _profile(
         dtype=dtype,
         source="calibrated",
         form="rounded",
-        coefficients=asdict(latency),
+        coefficients=latency.coefficients,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         tensor_parallel=settings.cards,
         architecture=None if subject.is_card else subject.architecture,
@@ -334,7 +334,7 @@ def _calibrated(
     worst = max(abs(mean - 1) for mean in means)
     return structs.replace(
         profile,
-        coefficients={name: float(value) for name, value in asdict(latency).items()},
+        coefficients=latency.coefficients,
         reference=f"fitted to the first {fitted} requests of {settings.log.name}; means of the others are off by up to "
         f"{worst:.1%}{f', in batches of up to {beyond.usual_batch} requests' if beyond.is_beyond else ''}",
         fit={

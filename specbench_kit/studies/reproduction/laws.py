@@ -20,7 +20,7 @@ from specbench_kit.methods.specedge import calibrated_depth
 from specbench_kit.models.executors.agreement import LEAST, Agreement
 from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.profilers.architectures import bundled_architectures
-from specbench_kit.profilers.base import MODELS
+from specbench_kit.profilers.base import model_of
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.fit import Fit, Observation, fit
 from specbench_kit.profilers.loading import load
@@ -199,7 +199,7 @@ def joint_prefill_by_profile(profile: str, new: int, beside_new: int, beside_cac
     """
     latency = load(profile)
     return _joint_over_alone(
-        MODELS[latency.form](**latency.coefficients), new, (beside_new, beside_cached)
+        model_of(latency.form, latency.coefficients), new, (beside_new, beside_cached)
     )
 
 
@@ -300,7 +300,7 @@ class NoisyProfile:
         """Return a fit of the profile's own form to one draw of noisy times."""
         profile = load(self.profile)
         random = np.random.default_rng(seed)
-        model = MODELS[profile.form](**profile.coefficients)
+        model = model_of(profile.form, profile.coefficients)
         times = [
             (configuration, model.seconds(configuration.rows)) for configuration in verification()
         ]
