@@ -5,8 +5,12 @@ run's folder.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import log1p, sqrt
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
@@ -27,7 +31,9 @@ from specbench_kit.serving.execution import levels_while_verified
 from specbench_kit.serving.free_devices import RightTokens
 from specbench_kit.serving.golden import GOLDEN, golden_length
 from specbench_kit.serving.round_sources import (
+    Place,
     PositionRates,
+    RatesByPlace,
     RecordedRounds,
     RoundSource,
     StopRuleRates,
@@ -134,10 +140,61 @@ class GoldenLength(AcceptanceRates):
         return PositionRates(rates, self.stop_rule, self.spread, self.overconfidence, costs)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RateCurve(AcceptanceRates):
+    """Chains of `length` tokens whose rate falls, or rises, along a text.
+
+    At the places `at` tokens are accepted with the `rates`, between them on a straight line over the logarithm of the
+    place, and beyond them as at the ends. `by` says what the places count: the whole `context`, or the tokens of the
+    answer, its `output`.
+    """
+
+    at: tuple[int, ...]
+    rates: tuple[float, ...]
+    length: int = 4
+    by: Place = "context"
+
+    def source(self, costs: DrafterCosts = DRAFT_MODEL) -> RoundSource:
+        require(
+            len(self.at) == len(self.rates) >= 2,
+            f"curve: at and rates must have equally many numbers, at least two, not {len(self.at)} and "
+            f"{len(self.rates)}",
+        )
+        require(
+            min(self.at) >= 0 and list(self.at) == sorted(set(self.at)),
+            f"curve: the places of at must rise from 0 on: {', '.join(map(str, self.at))}",
+        )
+        begins = sorted({0, *self._steps()})
+        # A step has the rate of its middle.
+        ends = [*begins[1:], max(2 * self.at[-1] - begins[-1], begins[-1] + 1)]
+        sources = tuple(
+            iid(rate, self.length, self.stop_rule, self.spread, self.overconfidence, costs)
+            for rate in self._rates_at(
+                [sqrt((a + 1) * (b + 1)) - 1 for a, b in zip(begins, ends, strict=True)]
+            )
+        )
+        return RatesByPlace(tuple(begins), sources, self.by)
+
+    def _steps(self) -> list[int]:
+        grid = [
+            (1 + low) * ((1 + high) / (1 + low)) ** (step / STEPS) - 1
+            for low, high in pairwise(self.at)
+            for step in range(STEPS)
+        ]
+        return [round(place) for place in [*grid, self.at[-1]]]
+
+    def _rates_at(self, places: Sequence[float]) -> list[float]:
+        known = [log1p(place) for place in self.at]
+        return [float(np.interp(log1p(place), known, self.rates)) for place in places]
+
+
+STEPS = 12
+"""Steps of equal rates between two places of a curve."""
 FORMS: Mapping[str, type[AcceptanceRates]] = {
     "iid": IidRates,
     "positions": RatesByPosition,
     "length": StatedLength,
+    "curve": RateCurve,
     GOLDEN: GoldenLength,
 }
 
@@ -153,8 +210,8 @@ def parse_rates(text: str) -> AcceptanceRates | None:
         return None
     raise SkitError(
         f"unknown acceptance '{text}': name a trace of skit record or of skit list traces, the folder of a run, "
-        "iid:alpha=0.8,length=4, positions:rates=0.8-0.7-0.6, length:mean=2.4,k=3, or golden:NAME,k=4 "
-        "(skit list golden)"
+        "iid:alpha=0.8,length=4, positions:rates=0.8-0.7-0.6, length:mean=2.4,k=3, "
+        "curve:at=100-34000-86000,rates=0.85-0.53-0.47,length=4 (by context), or golden:NAME,k=4 (skit list golden)"
     )
 
 

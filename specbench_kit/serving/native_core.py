@@ -28,7 +28,13 @@ from specbench_kit.serving.execution import (
     VerificationOnly,
 )
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, ColumnTable
-from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource
+from specbench_kit.serving.round_sources import (
+    PositionRates,
+    RatesByPlace,
+    RecordedRounds,
+    RoundSource,
+    place_of,
+)
 from specbench_kit.serving.round_table import FIELDS, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Scheduler
@@ -277,9 +283,9 @@ class NativeCore:
             np.array([*table.constants(), devices.slo], dtype=np.float64),
             table.fleet.kind.astype(np.int64),
             [
-                source.tables()
+                (*source.tables(), place_of(source) == "context")
                 for source in sources
-                if isinstance(source, PositionRates | RecordedRounds)
+                if isinstance(source, PositionRates | RatesByPlace | RecordedRounds)
             ],
             draft_s,
             lambda new, cached, *_: server.estimator.isolated_s(new, cached),
@@ -361,7 +367,10 @@ def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -
         and not scenario.network.delays_messages
         and not scenario.estimator.noise
         and not devices.table.fleet.has_loss
-        and all(type(kind.source) in (PositionRates, RecordedRounds) for kind in scenario.kinds)
+        and all(
+            type(kind.source) in (PositionRates, RatesByPlace, RecordedRounds)
+            for kind in scenario.kinds
+        )
         # What a server drafts in blocks is not known there.
         and not (scenario.system.drafting == "server" and _drafts_blocks(scenario.source))
     )

@@ -74,7 +74,8 @@ class ServingOptions:
         tuple[str, ...],
         Option(
             "Source of acceptance: a trace of `skit record`, the folder of a run, iid:alpha=0.8,length=4, "
-            "positions:rates=0.8-0.7-0.6, golden:NAME,k=4 (a published mean from `skit list golden`), or 'record': the "
+            "positions:rates=0.8-0.7-0.6, curve:at=100-34000,rates=0.85-0.5 (by context), golden:NAME,k=4 (a published "
+            "mean from `skit list golden`), or 'record': the "
             "recorded pair qwen2.5-coder, or a trace that is recorded first where an option says what to record. "
             f"{EACH}",
             RUN,

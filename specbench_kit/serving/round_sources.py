@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 
@@ -314,11 +314,11 @@ class PositionRates:
         return RoundArrays(*outcomes[:, index]), cursor
 
     def tables(self) -> tuple[Integers | Floats, ...]:
-        """Return rounds [6, rounds], cumulative probabilities, and the order and beginnings of
-        recorded rounds.
+        """Return rounds [6, rounds], cumulative probabilities, the order and beginnings of recorded
+        rounds, and the places from which on probabilities differ.
         """
         outcomes, cumulative = self._outcomes
-        return np.ascontiguousarray(outcomes), cumulative, _NO_ROUNDS, _NO_ROUNDS
+        return np.ascontiguousarray(outcomes), cumulative, _NO_ROUNDS, _NO_ROUNDS, _NO_ROUNDS
 
     @cached_property
     def _outcomes(self) -> tuple[Integers, Floats]:
@@ -328,6 +328,12 @@ class PositionRates:
         Enumerating them once turns drawing a round into a binary search with a single random
         number.
         """
+        possible = self.outcomes
+        return np.array(list(possible)).T, np.cumsum(list(possible.values()))
+
+    @property
+    def outcomes(self) -> dict[SimulatedRound, float]:
+        """The probability of every possible round."""
         probabilities: defaultdict[SimulatedRound, float] = defaultdict(float)
         passes = (1.0, 1.0)
         if self.stop_rule:
@@ -347,12 +353,11 @@ class PositionRates:
                 ongoing[right, accepted + right] += probability * passes[right]
         for (_, accepted), reached in ongoing.items():
             probabilities[SimulatedRound(len(self.rates), len(self.rates), accepted)] += reached
-        possible = {
+        return {
             outcome: probability
             for outcome, probability in probabilities.items()
             if probability > 0
         }
-        return np.array(list(possible)).T, np.cumsum(list(possible.values()))
 
 
 def iid(
@@ -368,6 +373,80 @@ def iid(
     """
     require(length >= 0, f"a draft cannot be of {length} tokens")
     return PositionRates((alpha,) * length, stop_rule, spread, overconfidence, costs)
+
+
+Place = Literal["context", "output"]
+"""What a token's place is counted in: all tokens before it, or those of its own answer."""
+PLACES: tuple[Place, ...] = get_args(Place)
+
+
+@dataclass(frozen=True)
+class RatesByPlace:
+    """Chains whose rates depend on the place at which they are drafted.
+
+    From each number in `begins` on, the first of which is 0, the source of the same number holds;
+    `by` says what the numbers count. The cursor of a response is its place.
+    """
+
+    begins: tuple[int, ...]
+    sources: tuple[PositionRates, ...]
+    by: Place = "context"
+
+    @property
+    def costs(self) -> DrafterCosts:
+        return self.sources[0].costs
+
+    @property
+    def works(self) -> Sequence[RoundWork]:
+        return ()
+
+    @property
+    def shortest_output(self) -> int:
+        return 0
+
+    @property
+    def typical(self) -> TypicalRound:
+        """The averages in the middle of the places, which is all that a scheduler knows beforehand."""
+        return self.sources[len(self.sources) // 2].typical
+
+    def with_rates_times(self, factor: float) -> "RatesByPlace":
+        """Return the source whose tokens are accepted so many times as often, at most always."""
+        scaled = (source.with_rates_times(factor) for source in self.sources)
+        return replace(self, sources=tuple(scaled))
+
+    def begin(self, uniform: Floats) -> ResponseStarts:
+        return self.sources[0].begin(uniform)
+
+    def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
+        columns, cumulative, *_ = self.tables()
+        rows = cumulative.reshape(len(self.sources), -1)[
+            np.searchsorted(self.begins, cursor, side="right") - 1
+        ]
+        index = np.minimum((rows <= uniform[:, None]).sum(axis=1), columns.shape[1] - 1)
+        return RoundArrays(*columns[:, index].astype(np.int64)), cursor
+
+    def tables(self) -> tuple[Integers | Floats, ...]:
+        """Return the same as `PositionRates.tables`, with the cumulative probabilities of each place
+        one behind the other, and where each begins.
+        """
+        return self._tables
+
+    @cached_property
+    def _tables(self) -> tuple[Integers | Floats, ...]:
+        outcomes = [source.outcomes for source in self.sources]
+        possible = list(dict.fromkeys(outcome for of_place in outcomes for outcome in of_place))
+        chances = [[of_place.get(outcome, 0.0) for outcome in possible] for of_place in outcomes]
+        cumulative = np.cumsum(chances, axis=1)
+        columns = np.ascontiguousarray(np.array(possible).T)
+        begins = np.array(self.begins, dtype=np.int64)
+        return columns, cumulative.reshape(-1), _NO_ROUNDS, _NO_ROUNDS, begins
+
+
+def place_of(source: RoundSource) -> Place | None:
+    """Return what a source's cursor counts, if it is a response's place; None for a cursor of its
+    own.
+    """
+    return source.by if isinstance(source, RatesByPlace) else None
 
 
 class RecordedAnswers:
@@ -488,7 +567,8 @@ class RecordedRounds(RecordedAnswers):
 
     def tables(self) -> tuple[Integers | Floats, ...]:
         """Return the same as `PositionRates.tables`; there are no probabilities."""
-        return np.ascontiguousarray(self._rounds), np.zeros(0), self._next, np.asarray(self._first)
+        first = np.asarray(self._first)
+        return np.ascontiguousarray(self._rounds), np.zeros(0), self._next, first, _NO_ROUNDS
 
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
         current = np.where(cursor == DRAW_RECORD, self.begin(uniform).cursor, cursor)

@@ -19,7 +19,13 @@ from specbench_kit.serving.counter_rng import CounterRng, Purpose
 from specbench_kit.serving.execution import Drafted, DraftTime
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.lengths import NO_LENGTHS, Lengths, LogNormalLengths
-from specbench_kit.serving.round_sources import CHAIN, DRAW_RECORD, RoundArrays
+from specbench_kit.serving.round_sources import (
+    CHAIN,
+    DRAW_RECORD,
+    PLACES,
+    RoundArrays,
+    place_of,
+)
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.traced_drafts import TracedDrafts
 
@@ -105,6 +111,10 @@ class RoundTable:
         self._next_only = system.drafting == "server" or follows_answers or runs_free
         self._runs_free = runs_free
         self._by_place = any(isinstance(kind.source, TracedDrafts) for kind in scenario.kinds)
+        places = [place_of(kind.source) for kind in scenario.kinds]
+        self._by_context, self._by_output = (
+            np.array([place == by for place in places])[self.fleet.kind] for by in PLACES
+        )
         self.draft_times = [
             DraftTime(kind.deployment, kind.source.costs, kind.source.works)
             for kind in scenario.kinds
@@ -284,7 +294,13 @@ class RoundTable:
             self._begin_responses(devices[begins], rows[begins])
         self._continued[devices] |= self._cursor[devices] == DRAW_RECORD
         uniform = self.random.uniform(Purpose.ROUND, devices, numbers)
-        rounds, self._cursor[devices] = self.fleet.rounds(devices, self._cursor[devices], uniform)
+        context, prompt = self._context[devices], self._prompt[devices]
+        cursor = np.select(
+            [self._by_context[devices], self._by_output[devices]],
+            [context, context - prompt],
+            self._cursor[devices],
+        )
+        rounds, self._cursor[devices] = self.fleet.rounds(devices, cursor, uniform)
         columns["drafted"][rows], columns["submitted"][rows] = rounds.steps, rounds.submitted
         columns["accepted"][rows], columns["proactive"][rows] = rounds.accepted, rounds.proactive
         columns["work"][rows], columns["reads"][rows] = rounds.work, ~self._continued[devices]

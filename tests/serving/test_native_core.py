@@ -23,7 +23,13 @@ from specbench_kit.serving.lengths import LogNormalLengths
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.pool_spec import Outage
-from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, StopRuleRates, iid
+from specbench_kit.serving.round_sources import (
+    PositionRates,
+    RatesByPlace,
+    RecordedRounds,
+    StopRuleRates,
+    iid,
+)
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.schedulers.fcfs import Fcfs
@@ -68,7 +74,9 @@ def random_scenario(seed: int) -> Scenario:
     costs = DrafterCosts(learned=one_of(False, True))
     stated = tuple(random.uniform(0.2, 1, random.integers(1, 7)))
     rates = PositionRates(stated, one_of(None, StopRuleRates(0.9, 0.6)), costs=costs)
-    source = one_of(rates, rates, recorded(random))
+    worse = PositionRates(tuple(0.4 * rate for rate in stated), rates.stop_rule, costs=costs)
+    places = RatesByPlace((0, 12, 75), (rates, worse, rates), one_of("context", "output"))
+    source = one_of(rates, places, recorded(random))
     requests = tuple(
         RequestArrival(float(at_s), int(random.integers(1, 300)), int(random.integers(1, 60)))
         for at_s in np.cumsum(random.exponential(20 / devices, 60))

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from msgspec import structs
 from report_builders import make_record, make_round
-from scenes import calm
+from scenes import calm, scenario
 from trace_builders import MAX_DRAFT, made_requests
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
+from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.arrival_traces import read_arrivals
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, RequestArrival
 from specbench_kit.serving.memory import KvMemory, kv_capacity, verifier_profile
@@ -29,6 +30,7 @@ from specbench_kit.serving.round_sources import (
 )
 from specbench_kit.serving.schedulers.base import parse_scheduler
 from specbench_kit.serving.schedulers.estimator import estimate_with_profile
+from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo, verification_budget_s
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.traces.replay import replay
@@ -74,6 +76,51 @@ def test_what_is_typical_is_the_average_of_what_is_drawn(source: PositionRates) 
         round_.accepted <= round_.submitted <= round_.steps <= source.typical.longest
         for round_ in rounds
     )
+
+
+def test_rates_by_place_are_drawn_from_the_source_of_that_place() -> None:
+    source = parse_rates("curve:at=0-100-1000,rates=0.9-0.6-0.2,length=3,by=output")
+    assert source is not None
+    curve = source.source()
+    chances = np.random.default_rng(2).random(20_000)
+    for place, rate in ((0, 0.9), (100, 0.6), (1000, 0.2), (50_000, 0.2)):
+        rounds, cursor = curve.rounds(np.full(len(chances), place), chances)
+        expected = sum(rate**length for length in (1, 2, 3))
+        # A step has the rate of its middle, so that a place is off by half a step's rise.
+        assert rounds.accepted.mean() == pytest.approx(expected, abs=0.15)
+        assert (cursor == place).all()
+
+
+def test_long_answers_lose_what_their_curve_says() -> None:
+    """Simulated answers of different lengths under a curve by output position: the mean falls as its integral."""
+    lengths = {}
+    for tokens in (50, 1500):
+        scene = scenario(
+            "wisp",
+            4,
+            source=parse_rates("curve:at=0-1500,rates=0.9-0.1,length=4,by=output").source(),  # type: ignore[union-attr]
+            output_tokens=tokens,
+        )
+        rounds = simulate(scene).rounds
+        lengths[tokens] = 1 + rounds["accepted"].mean()
+    alone = parse_rates("iid:alpha=0.9,length=4").source().typical.committed  # type: ignore[union-attr]
+    assert lengths[1500] < 0.7 * lengths[50]
+    assert lengths[50] < 0.9 * alone
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("curve:at=0,rates=0.5", "equally many numbers, at least two, not 1 and 1"),
+        ("curve:at=0-10,rates=0.5", "equally many numbers, at least two, not 2 and 1"),
+        ("curve:at=10-5,rates=0.5-0.4", "must rise from 0 on: 10, 5"),
+        ("curve:at=0-10,rates=0.5-1.4", "must lie in 0..1"),
+        ("curve:at=0-10,rates=0.5-0.4,by=prompt", "by"),
+    ],
+)
+def test_a_wrong_curve_is_refused_in_a_line(spec: str, message: str) -> None:
+    with pytest.raises(SkitError, match=message):
+        parse_rates(spec).source()  # type: ignore[union-attr]
 
 
 def test_a_tree_takes_a_forward_for_each_of_its_levels() -> None:

@@ -129,11 +129,13 @@ class Remembered {
   std::unordered_map<Key, double, Hash> seconds_;
 };
 
-// The rounds of one kind of device: `PositionRates` or `RecordedRounds` of round_sources.py.
+// The rounds of one kind of device: `PositionRates`, `RatesByPlace` or `RecordedRounds` of round_sources.py.
 struct Source {
   std::vector<int64_t> rounds;       // [6, count]: steps, submitted, accepted, proactive, work, crosses
-  std::vector<double> cumulative;    // Of drawn rounds; empty for recorded ones.
+  std::vector<double> cumulative;    // Of drawn rounds, [places, count]; empty for recorded ones.
   std::vector<int64_t> next, first;  // Of recorded rounds: the one behind each, and the first of each record.
+  std::vector<int64_t> begins;       // The place from which on each row of `cumulative` holds; empty if there is one.
+  bool by_context;                   // Places count the whole context, else the tokens of the answer.
   int64_t count;
   const int64_t* columns() const { return rounds.data(); }
 };
@@ -216,7 +218,7 @@ class Core {
     for (int i = 0; i < sources.size(); i++) {
       const List parts(sources[i]);
       sources_.push_back({copied<int64_t>(parts[0]), copied<double>(parts[1]), copied<int64_t>(parts[2]),
-                          copied<int64_t>(parts[3]), 0});
+                          copied<int64_t>(parts[3]), copied<int64_t>(parts[4]), PyObject_IsTrue(parts[5]) == 1, 0});
       sources_.back().count = int64_t(sources_.back().rounds.size()) / kRoundColumns;
     }
     const size_t count = size_t(settings.devices);
@@ -428,8 +430,11 @@ class Core {
       }
       device.cursor = source.next[size_t(index)];
     } else {
-      const auto& cumulative = source.cumulative;
-      index = std::upper_bound(cumulative.begin(), cumulative.end(), drawn) - cumulative.begin();
+      const int64_t place = source.by_context ? device.context : device.context - device.prompt;
+      const auto& begins = source.begins;
+      const int64_t row = begins.empty() ? 0 : std::upper_bound(begins.begin(), begins.end(), place) - begins.begin() - 1;
+      const auto cumulative = source.cumulative.begin() + row * source.count;
+      index = std::upper_bound(cumulative, cumulative + source.count, drawn) - cumulative;
       index = std::min(index, source.count - 1);
     }
     const int64_t* column = source.columns() + index;

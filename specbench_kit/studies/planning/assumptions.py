@@ -12,7 +12,12 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.acceptance_spec import named_trace
-from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource
+from specbench_kit.serving.round_sources import (
+    PositionRates,
+    RatesByPlace,
+    RecordedRounds,
+    RoundSource,
+)
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.planning.candidates import Candidate, Market, pausing
 from specbench_kit.studies.planning.law import Law, draw_responses
@@ -109,7 +114,7 @@ def about_drafts(market: Market, fleet: ReplicaFleet, plan: ReplicaFleet) -> Ite
     is_worse = fleet is plan
     often = LESS_OFTEN if is_worse else 1 / LESS_OFTEN
     source = market.source(candidate)
-    if isinstance(source, PositionRates | RecordedRounds):
+    if isinstance(source, PositionRates | RatesByPlace | RecordedRounds):
         moved = source.with_rates_times(often)
         yield Assumption(
             "acceptance",

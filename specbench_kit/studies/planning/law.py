@@ -20,7 +20,7 @@ from specbench_kit.decoding.latency import BatchSums, LatencyModel
 from specbench_kit.deployments.drafting_work import DRAFTER
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.lengths import Lengths
-from specbench_kit.serving.round_sources import RoundSource
+from specbench_kit.serving.round_sources import RoundSource, place_of
 from specbench_kit.serving.scenario import Scenario
 
 SAMPLES = 400
@@ -66,7 +66,11 @@ def draw_responses(scenario: Scenario) -> Responses:
         open_ = remaining > 0
         if not open_.any():
             break
-        drawn, cursor = source.rounds(cursor, random.random(SAMPLES))
+        written = outputs - remaining
+        place = {"context": prompts + written, "output": written}.get(
+            place_of(source) or "", cursor
+        )
+        drawn, cursor = source.rounds(place.astype(np.int64), random.random(SAMPLES))
         rounds += open_
         remaining = remaining - (drawn.accepted + 1)
     return Responses(
