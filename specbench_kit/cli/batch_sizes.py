@@ -14,22 +14,30 @@ from specbench_kit.cli.common import (
 )
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions, DeploymentOptions
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
 SIZES = (1, 2, 4, 8, 16, 32)
 
 
-def _parse_sizes(text: str) -> tuple[int, ...]:
+def _whole_numbers(option: str, text: str) -> tuple[int, ...]:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and int(part) for part in parts) or len(
         set(parts)
     ) < len(parts):
         raise SkitError(
-            f"--sizes must be different whole numbers from 1 up, as in 1,2,4,8, not '{text}'"
+            f"{option} must be different whole numbers from 1 up, as in 1,2,4,8, not '{text}'"
         )
     return tuple(sorted(map(int, parts)))
+
+
+def _parse_sizes(text: str) -> tuple[int, ...]:
+    return _whole_numbers("--sizes", text)
+
+
+def _parse_contexts(text: str) -> tuple[int, ...]:
+    return _whole_numbers("--contexts", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,15 @@ class BatchSizesOptions:
     sizes: Annotated[
         tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes)
     ] = SIZES
+    contexts: Annotated[
+        tuple[int, ...],
+        Option(
+            "Contexts in tokens, separated by commas, for which a table says how many tokens to draft at each batch "
+            "size: by the step times of --deployment, with the acceptance of the runs, of several fixed-k.",
+            RUN,
+            parse=_parse_contexts,
+        ),
+    ] = ()
     replay: common.Replay = None
     limit: Annotated[
         int | None,
@@ -83,11 +100,21 @@ def batch_sizes(
     from rich.console import Console
 
     from specbench_kit.deployments.loading import load
+    from specbench_kit.studies.sweep.batch_sizes import fixed_length
 
     settings = BenchSettings(
         **select_fields(BenchSettings, asdict(options)),
         deployment=load(placement.deployment, placement.replaced),
         argv=command_line(),
+    )
+    require(
+        not options.contexts or settings.deployment is not None,
+        "--contexts needs the step times of a --deployment: those measured here are of the contexts that were decoded",
+    )
+    lengths = [spec for spec in options.methods if fixed_length(spec)]
+    require(
+        not options.contexts or len(lengths) > 1,
+        "--contexts compares drafts of several lengths: give --method fixed-k:k=... more than once",
     )
     console = Console(stderr=as_json)
     source = options.replay or load_dataset(dataset, settings.limit, settings.seed, console)
@@ -97,7 +124,7 @@ def batch_sizes(
     from specbench_kit.studies.sweep.batch_sizes_run import run_curves
 
     with decoding_bar() as report:
-        study = run_curves(settings, options.sizes, source, report)
+        study = run_curves(settings, options.sizes, source, report, options.contexts)
     study.kind.print(console, study)
     say_left_out(console, study.result.left_out)
     tell_report(console, study.folder, study.result, as_json)

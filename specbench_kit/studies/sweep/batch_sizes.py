@@ -24,6 +24,7 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, rate, share, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 from specbench_kit.runs.document import RunDescription
+from specbench_kit.studies.sweep.lengths import LengthAtContext
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,6 +85,10 @@ class BatchSizeSummary(Struct):
     left_out: Annotated[
         dict[str, str], Meta(description="methods that could not run, with the reason")
     ] = {}
+    by_context: Annotated[
+        list[LengthAtContext],
+        Meta(description="the fastest number of drafted tokens by context and batch size"),
+    ] = []
 
 
 BatchSizeStudy = Study[RunDescription, BatchSizeSummary]
@@ -106,7 +111,8 @@ class BatchSizeKind(StudyKind[RunDescription, BatchSizeSummary]):
 
     def document(self, study: BatchSizeStudy, figures: Sequence[Figure]) -> Document:
         """Return the page."""
-        return build(study.result.places, study.run, figures, study.result.never_full)
+        result = study.result
+        return build(result.places, study.run, figures, result.never_full, result.by_context)
 
     def pictures(self, study: BatchSizeStudy) -> Iterable[Picture]:
         """Return the curves of all methods, or of each group of them if there are many."""
@@ -132,7 +138,13 @@ class BatchSizeKind(StudyKind[RunDescription, BatchSizeSummary]):
     def print(self, console: "Console", study: BatchSizeStudy) -> None:
         """Print the sentence, the table and what limits them."""
         render_terminal.show(
-            console, terminal(study.result.places, study.run, study.result.never_full)
+            console,
+            terminal(
+                study.result.places,
+                study.run,
+                study.result.never_full,
+                study.result.by_context,
+            ),
         )
 
 
@@ -144,20 +156,26 @@ def build(
     run: RunDescription,
     figures: Sequence[Figure],
     never_full: Sequence[NeverFull] = (),
+    by_context: Sequence[LengthAtContext] = (),
 ) -> Document:
     """Return the report."""
     title = f"Batch sizes on {run.dataset.name}"
     result: Blocks = [Paragraph(f"**{headline(rows)}**"), *caution(_cautions(run, never_full))]
-    return Document.of(title, result, figures[:1], _table(rows, run), figures[1:])
+    tables = [*_table(rows, run), *_by_context(by_context)]
+    return Document.of(title, result, figures[:1], tables, figures[1:])
 
 
 def terminal(
-    rows: Sequence[BatchSizePoint], run: RunDescription, never_full: Sequence[NeverFull]
+    rows: Sequence[BatchSizePoint],
+    run: RunDescription,
+    never_full: Sequence[NeverFull],
+    by_context: Sequence[LengthAtContext] = (),
 ) -> Blocks:
     """Return what the command prints: the sentence, the table and what limits them."""
     return [
         Paragraph(f"**{headline(rows)}**"),
         *_table(rows, run),
+        *_by_context(by_context),
         *caution(_cautions(run, never_full)),
     ]
 
@@ -205,7 +223,7 @@ def _table(rows: Sequence[BatchSizePoint], run: RunDescription) -> Blocks:
     return [
         Table(("method", *(f"B = {size}" for size in sizes), "pays off to"), cells),
         Paragraph(text),
-        *_for_vllm(rows),
+        *_for_engines(rows),
     ]
 
 
@@ -247,8 +265,32 @@ def fixed_length(spec: str) -> int | None:
     return parse_method(spec).longest_draft if spec.partition(":")[0] == "fixed-k" else None
 
 
-def _for_vllm(rows: Sequence[BatchSizePoint]) -> Blocks:
-    """Return the fastest lengths as vLLM takes them."""
+def _by_context(lengths: Sequence[LengthAtContext]) -> Blocks:
+    """Return the fastest length and its speedup by context and batch size."""
+    if not lengths:
+        return []
+    sizes = sorted({one.batch_size for one in lengths})
+    found = {(one.context, one.batch_size): one for one in lengths}
+
+    def cell(one: LengthAtContext) -> str:
+        return f"{one.tokens} ({times(one.speedup)})" if one.tokens else "none"
+
+    rows = [
+        (f"{context:,}", *(cell(found[context, size]) for size in sizes))
+        for context in sorted({one.context for one in lengths})
+    ]
+    return [
+        Table(("context", *(f"B = {size}" for size in sizes)), rows),
+        Paragraph(
+            "Drafted tokens of the fastest round by context and batch size B, and its speed over plain decoding, by "
+            "the deployment's step times alone, without prompts, and with the acceptance of these runs at every "
+            "context. In the field acceptance falls with the context, so that long ones gain less."
+        ),
+    ]
+
+
+def _for_engines(rows: Sequence[BatchSizePoint]) -> Blocks:
+    """Return the fastest lengths as vLLM and TensorRT-LLM take them."""
     ranges = schedule(rows)
     if not ranges:
         return []
@@ -257,16 +299,23 @@ def _for_vllm(rows: Sequence[BatchSizePoint]) -> Blocks:
         + (f" to {one.largest}" if one.smallest < one.largest else "")
         for one in ranges
     )
-    option = json.dumps(
-        {
-            "num_speculative_tokens": max(1, *(one.tokens for one in ranges)),
-            "num_speculative_tokens_per_batch_size": [list(one) for one in ranges],
-        }
+    longest = max(1, *(one.tokens for one in ranges))
+    vllm = {
+        "num_speculative_tokens": longest,
+        "num_speculative_tokens_per_batch_size": [list(one) for one in ranges],
+    }
+    # TensorRT-LLM drafts nothing in batches that are larger than the last of its schedule.
+    drafting = [one for one in ranges if one.tokens]
+    trtllm = ", ".join(
+        f"{one.largest}: {one.tokens}"
+        for one in ranges
+        if drafting and one.largest <= drafting[-1].largest
     )
     return [
         Paragraph(
             f"The fastest number of drafted tokens by requests in a batch: {words}. In vLLM's "
-            f"`--speculative-config`: {code(option)}"
+            f"`--speculative-config`: {code(json.dumps(vllm))}. In TensorRT-LLM's `speculative_config`: "
+            f"{code(f'max_draft_len: {longest}, draft_len_schedule: {{{trtllm}}}')}"
         )
     ]
 

@@ -28,7 +28,9 @@ from specbench_kit.studies.sweep.batch_sizes import (
     BatchSizeStudy,
     BatchSizeSummary,
     NeverFull,
+    fixed_length,
 )
+from specbench_kit.studies.sweep.lengths import fastest_lengths
 
 
 def run_curves(
@@ -36,10 +38,12 @@ def run_curves(
     sizes: Sequence[int],
     source: LoadedDataset | Path,
     report: Callable[[Progress], None],
+    contexts: Sequence[int] = (),
 ) -> BatchSizeStudy:
     """Benchmark every batch size on a dataset or a trace, each into its own run directories, and
-    draw the curves.
+    draw the curves. At each of the `contexts` the deployment says which length is fastest.
     """
+    committed: dict[str, float] = {}
     points: list[BatchSizePoint] = []
     never_full: list[NeverFull] = []
     runs: list[str] = []
@@ -55,6 +59,11 @@ def run_curves(
                 conclusions = campaign.conclude()
                 missing = campaign.bench.left_out
         left_out |= missing
+        committed |= {
+            conclusion.summary.method: conclusion.summary.overall.acceptance_length or 1.0
+            for conclusion in conclusions
+            if fixed_length(conclusion.summary.method)
+        }
         for method, point in _points(conclusions, size).items():
             if point is None:
                 never_full.append(NeverFull(method, size))
@@ -76,9 +85,13 @@ def run_curves(
     defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
     folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
     described = {"command": BATCH_SIZES.command, **run, "argv": shareable(settings.argv)}
-    return finish(
-        BATCH_SIZES, folder, described, BatchSizeSummary(points, never_full, runs, left_out)
+    by_context = (
+        list(fastest_lengths(settings.deployment, committed, sizes, contexts))
+        if settings.deployment and committed
+        else []
     )
+    summary = BatchSizeSummary(points, never_full, runs, left_out, by_context)
+    return finish(BATCH_SIZES, folder, described, summary)
 
 
 OF_ONE_RUN = (

@@ -12,6 +12,7 @@ from trace_builders import MODELS, made_requests, write_trace
 
 from specbench_kit.cli.batch_sizes import _parse_sizes
 from specbench_kit.core.errors import SkitError
+from specbench_kit.deployments.loading import load
 from specbench_kit.methods.base import methods
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import Table
@@ -27,6 +28,7 @@ from specbench_kit.studies.sweep.batch_sizes import (
     terminal,
 )
 from specbench_kit.studies.sweep.batch_sizes_run import run_curves
+from specbench_kit.studies.sweep.lengths import LengthAtContext, fastest_lengths
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +161,42 @@ def test_the_fastest_lengths_are_given_as_vllm_takes_them() -> None:
     text = render_markdown.render(build(rows, about, ()))
     assert "5 for 1 to 4, 2 for 5 to 16, none for 17 to 64" in text
     assert '"num_speculative_tokens_per_batch_size": [[1, 4, 5], [5, 16, 2], [17, 64, 0]]' in text
+    assert "max_draft_len: 5, draft_len_schedule: {4: 5, 16: 2}" in text
     # One length says nothing of how many tokens to draft.
     few = [one for one in rows if one.method in ("autoregressive", "fixed-k:k=2")]
     assert schedule(few) == []
     assert "speculative-config" not in render_markdown.render(build(few, about, ()))
     assert [fixed_length(spec) for spec in ("fixed-k", "fixed-k:k=7", "threshold")] == [4, 7, None]
+
+
+def test_the_fastest_length_by_context_is_that_of_the_round_times() -> None:
+    scene = load("server:gpu=h100,target=llama3.1-8b,drafter=eagle3,engine=vllm")
+    assert scene is not None
+    committed = {"fixed-k:k=1": 1.7, "fixed-k:k=3": 2.4, "fixed-k:k=7": 2.7}
+    found = list(fastest_lengths(scene, committed, (1, 64, 256), (500, 60_000)))
+    assert [(one.context, one.batch_size) for one in found] == [
+        (context, size) for context in (500, 60_000) for size in (1, 64, 256)
+    ]
+    for one in found:
+        plain_s = scene.verifier.pass_s([(1, one.context)] * one.batch_size)
+        busy = scene.verifier.while_speculating
+        speeds = {0: 1.0}
+        for spec, tokens in committed.items():
+            drafted = int(spec.rpartition("=")[2])
+            draft_s = drafted * scene.drafter.pass_s([(1, one.context)] * one.batch_size)
+            verify_s = busy.pass_s([(1 + drafted, one.context)] * one.batch_size)
+            speeds[drafted] = tokens * plain_s / (draft_s + verify_s)
+        assert one.tokens == max(speeds, key=speeds.__getitem__)
+        assert one.speedup == pytest.approx(speeds[one.tokens])
+    # A large batch of short contexts is busy with operations, one of long contexts with its KV.
+    short, long = (one for one in found if one.batch_size == 256)
+    assert short.tokens < long.tokens
+
+
+def test_lengths_by_context_stand_below_the_speeds() -> None:
+    about = run_document({"dataset": {"name": "made"}, "requests": 3, "time_kind": "measured"})
+    lengths = [LengthAtContext(500, 1, 3, 1.9), LengthAtContext(500, 64, 0, 1.0)]
+    text = render_markdown.render(
+        build([row("fixed-k", 1, 10), row("fixed-k", 64, 20)], about, (), (), lengths)
+    )
+    assert "| 500 | 3 (1.90x) | none |" in " ".join(text.split())

@@ -1,0 +1,65 @@
+"""How many tokens to draft by batch size and context: step times of a deployment, acceptance of runs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.placing import with_method_times
+from specbench_kit.methods.spec import parse_method
+
+
+class LengthAtContext(Struct, frozen=True):
+    """The number of drafted tokens that is fastest for a batch whose requests have one context."""
+
+    context: Annotated[int, Meta(description="tokens before the new ones, of every request")]
+    batch_size: Annotated[int, Meta(description="requests that are decoded at once")]
+    tokens: Annotated[int, Meta(description="drafted tokens of the fastest, 0 if it drafts none")]
+    speedup: Annotated[
+        float, Meta(description="its tokens per second over those of plain decoding")
+    ]
+
+
+def fastest_lengths(
+    deployment: Deployment,
+    committed: Mapping[str, float],
+    sizes: Sequence[int],
+    contexts: Sequence[int],
+) -> Iterator[LengthAtContext]:
+    """Yield the fastest of `committed`, specs of one length with the tokens of their rounds, at each
+    context and size; without a draft where none of them pays.
+    """
+    for context in contexts:
+        for size in sizes:
+            plain_s = deployment.verifier.pass_s([(1, context)] * size)
+            speedups = {
+                spec: tokens * plain_s / round_s(deployment, spec, size, context)
+                for spec, tokens in committed.items()
+            }
+            best = max(speedups, key=speedups.__getitem__)
+            pays = speedups[best] > 1
+            yield LengthAtContext(
+                context,
+                size,
+                parse_method(best).longest_draft or 0 if pays else 0,
+                speedups[best] if pays else 1.0,
+            )
+
+
+def round_s(deployment: Deployment, spec: str, size: int, context: int) -> float:
+    """Return the seconds of a round of a batch that drafts as many tokens in every round.
+
+    A server drafts for the whole batch at once; devices draft for themselves, at the same time, and
+    a round trip lies between them and the server.
+    """
+    method = parse_method(spec)
+    timed = with_method_times(method, deployment)
+    drafted = method.longest_draft or 0
+    at_edge = timed.placement == "edge"
+    forwards = ceil(drafted / method.drafting.tokens_per_forward)
+    drafters = [(1, context)] * (1 if at_edge else size)
+    draft_s = forwards * timed.drafter.pass_s(drafters)
+    verify_s = timed.verifier.pass_s([(drafted + 1, context)] * size)
+    return draft_s + verify_s + (timed.link.rtt_s if at_edge else 0.0)
