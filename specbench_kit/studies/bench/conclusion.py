@@ -18,13 +18,13 @@ from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import Decode, compare
 from specbench_kit.metrics.cost import makespan_s
-from specbench_kit.metrics.result import Comparison, RunResult
+from specbench_kit.metrics.result import RunResult
 from specbench_kit.metrics.rounds import BesideBaseline, RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun, measured_summary
 from specbench_kit.metrics.run_summary import ExactMatch, OutputVerdicts, RunSummary
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.reports import render_markdown
-from specbench_kit.reports.comparison.files import ALL, write_reports
+from specbench_kit.reports.comparison.files import ALL
 from specbench_kit.reports.run import report
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.timeline import token_view as token_pages
@@ -34,6 +34,7 @@ from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.line_file import RESUME_HINT
+from specbench_kit.studies.bench.kind import BENCH, BenchStudy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -106,6 +107,11 @@ class Conclusion:
             directory.path, directory.document, known.group, known.plain, self.summary
         )
 
+    def study(self, decode: Decode | None = None) -> BenchStudy | None:
+        """Return the run as a study; None if none of its requests is stored."""
+        run = self.run()
+        return BENCH.study(compare([run], decode=decode)) if run.records else None
+
 
 def conclude(
     runs: Sequence[RunDirectory],
@@ -141,13 +147,14 @@ def write_report(
 ) -> None:
     """Write a run's report into its own folder."""
     directory = conclusion.directory
-    run = conclusion.run()
-    if run.records:
-        write_reports(compare([run], decode=decode), directory.path, formats, hint=RESUME_HINT)
+    study = conclusion.study(decode)
+    if study is not None:
+        BENCH.pages(study, directory.path, formats, RESUME_HINT)
     else:
-        nothing = RunResult(name=directory.path.name, fields=run.fields, summary=run.summary)
-        document = report.build(nothing)
-        directory.write_report("report.md", render_markdown.render(document))
+        nothing = RunResult(
+            name=directory.path.name, fields=directory.document, summary=conclusion.summary
+        )
+        directory.write_report("report.md", render_markdown.render(report.build(nothing)))
 
 
 def _summarise(
@@ -178,7 +185,7 @@ def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | 
     return sum(len(record.output_ids) for record in records) / span_s if span_s else None
 
 
-def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, Comparison] | None:
+def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> BenchStudy | None:
     """Write the report into a new folder below `out`; return None if fewer than two runs have any
     records.
     """
@@ -194,14 +201,12 @@ def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, 
         dict.fromkeys(str(conclusion.directory.document.dataset.name) for conclusion in conclusions)
     )
     folder = unused_folder(
-        out, "bench", datasets, {"runs": [one.directory.path.name for one in begun]}
+        out, BENCH.command, datasets, {"runs": [one.directory.path.name for one in begun]}
     )
-    write_reports(
-        comparison,
-        folder,
-        hint="the runs themselves are complete; make room, then write the report with skit report",
-    )
-    return folder, comparison
+    study = BENCH.study(comparison, folder)
+    hint = "the runs themselves are complete; make room, then write the report with skit report"
+    BENCH.pages(study, folder, ALL, hint)
+    return study
 
 
 TIMELINE = "timeline.json"

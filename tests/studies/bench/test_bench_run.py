@@ -113,7 +113,7 @@ def test_the_metrics_of_requests_are_computed_once_for_summary_page_and_table(
     # All requests and two categories, of the baseline and of both methods.
     assert len(computed) == 3 * 3
     assert joint is not None
-    assert [part.name for part in joint[1].parts] == ["all requests", "c0", "c1"]
+    assert [part.name for part in joint.result.parts] == ["all requests", "c0", "c1"]
 
 
 def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(
