@@ -17,9 +17,8 @@ from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import Decode, compare
-from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.result import RunResult
-from specbench_kit.metrics.rounds import BesideBaseline, RequestGroup
+from specbench_kit.metrics.rounds import RequestGroup, RunRequests
 from specbench_kit.metrics.run_data import BenchmarkRun, measured_summary
 from specbench_kit.metrics.run_summary import ExactMatch, OutputVerdicts, RunSummary
 from specbench_kit.metrics.setting import method_label
@@ -62,14 +61,6 @@ class AnswerJudge(Protocol):
         self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
     ) -> ExactMatch | None:
         """Return how many answers match; None if no prompt has a reference answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequests(BesideBaseline):
-    """The requests of a run and of its baseline."""
-
-    group: RequestGroup
-    plain: RequestGroup
 
 
 class RequestReader:
@@ -126,13 +117,22 @@ def conclude(
     compares the runs.
     """
     read = read or RequestReader()
-    oracles = (run for run in runs if parse_method(str(run.document.method)).needs_reference)
-    oracle = next((_throughput(run, read(run).records) for run in oracles), None)
+    methods = [parse_method(str(run.document.method)) for run in runs]
+    oracles = (run for run, method in zip(runs, methods, strict=True) if method.needs_reference)
+    oracle = next((_throughput(run, read(run).group) for run in oracles), None)
     conclusions = []
     formats = ALL if sum(run.has_begun for run in runs) < 2 else MARKDOWN_ONLY
-    for run in runs:
+    for run, method in zip(runs, methods, strict=True):
         requests = read(run)
-        summary = _summarise(run, requests, output_judge, answer_judge, oracle)
+        records, baseline = requests.records, requests.baseline
+        verdicts = output_judge.judge(run.document, method, records, baseline)
+        answers = answer_judge.judge(records, baseline) if answer_judge else None
+        summary = structs.replace(
+            measured_summary(run.document, requests, method, oracle),
+            lossless=verdicts.lossless,
+            sampling=verdicts.sampling,
+            exact_match=answers,
+        )
         conclusions.append(Conclusion(run, summary, requests))
         write_report(conclusions[-1], formats, decode)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
@@ -157,32 +157,12 @@ def write_report(
         directory.write_report("report.md", render_markdown.render(report.build(nothing)))
 
 
-def _summarise(
-    directory: RunDirectory,
-    requests: RunRequests,
-    output_judge: OutputJudge,
-    answer_judge: AnswerJudge | None,
-    oracle: float | None,
-) -> RunSummary:
-    run = directory.document
-    records = requests.records
-    baseline = requests.baseline
-    method = parse_method(str(run.method))
-    verdicts = output_judge.judge(run, method, records, baseline)
-    return structs.replace(
-        measured_summary(run, requests.group, requests.plain, oracle),
-        lossless=verdicts.lossless,
-        sampling=verdicts.sampling,
-        exact_match=answer_judge.judge(records, baseline) if answer_judge else None,
-    )
-
-
-def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:
+def _throughput(run: RunDirectory, group: RequestGroup) -> float | None:
     """Return tokens per second over all requests; None if an interruption makes the clock
     meaningless.
     """
-    span_s = None if run.document.spans_interruption else makespan_s(records)
-    return sum(len(record.output_ids) for record in records) / span_s if span_s else None
+    span_s = None if run.document.spans_interruption else group.makespan_s
+    return sum(len(record.output_ids) for record in group.records) / span_s if span_s else None
 
 
 def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> BenchStudy | None:
