@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.common import Bound, Figure, Outcome, Setting
 from specbench_kit.decoding.records import RequestRecord, TimeKind
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.statistics import Array
 from specbench_kit.metrics.typical import LASTING
@@ -112,13 +112,15 @@ class Table:
             disturb(rng, logs)
         plain_s = rng.lognormal(5, 0.8, self.prompts)
         baseline = RequestGroup(_records(plain_s * np.exp(logs[:, 0]), 0))
-        entries = [TableEntry("autoregressive", baseline, is_baseline=True)]
+        units = {str(prompt): prompt for prompt in range(self.prompts)}
+        plain = TableEntry(baseline, NO_REQUESTS, units, label="autoregressive", is_baseline=True)
+        entries = [plain]
         for number, (speed, lane) in enumerate(zip(speeds, lanes, strict=True)):
             records = _records(plain_s * np.exp(logs[:, lane]) / speed, 0, "modelled")
-            entries.append(TableEntry(str(number), RequestGroup(records), baseline))
-        units = {str(prompt): prompt for prompt in range(self.prompts)}
-        reference = choose_reference(entries, units)
-        rows = rows_of(entries, reference, units)
+            group = RequestGroup(records)
+            entries.append(TableEntry(group, baseline, units, label=str(number)))
+        reference = choose_reference(entries)
+        rows = rows_of(entries, reference)
         of_reference = speeds[int(reference.label)]
         all_hold = True
         claims_false = False
@@ -171,14 +173,22 @@ class Scene:
                 lane += _records(seconds, process)
         baseline, *own = map(RequestGroup, lanes)
         count = self.lasting.processes
-        entries = [TableEntry("autoregressive", baseline, is_baseline=True, processes=count)]
+        units = {str(prompt): prompt for prompt in range(self.prompts)}
+        plain = TableEntry(
+            baseline,
+            NO_REQUESTS,
+            units,
+            label="autoregressive",
+            is_baseline=True,
+            processes=count,
+        )
+        entries = [plain]
         entries += [
-            TableEntry(str(lane), group, baseline, processes=count)
+            TableEntry(group, baseline, units, label=str(lane), processes=count)
             for lane, group in enumerate(own, 1)
         ]
-        units = {str(prompt): prompt for prompt in range(self.prompts)}
-        reference = choose_reference(entries, units)
-        rows = rows_of(entries, reference, units)
+        reference = choose_reference(entries)
+        rows = rows_of(entries, reference)
         del rows["autoregressive"]
         claims = {
             label: row.verdict for label, row in rows.items() if row.verdict in (FASTER, SLOWER)

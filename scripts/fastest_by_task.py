@@ -19,7 +19,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.verdicts import SLOWER
@@ -53,12 +53,14 @@ def compare(rtt_s: float, records: Mapping[str, list[RequestRecord]]) -> Iterato
     parts = {spec: RequestGroup(decoded).categories for spec, decoded in records.items()}
     for task in sorted(parts[BASELINE]):
         plain = parts[BASELINE][task]
-        entries = [TableEntry(BASELINE, plain, is_baseline=True)]
-        entries += [
-            TableEntry(spec, part[task], plain) for spec, part in parts.items() if spec != BASELINE
-        ]
         units = units_of(plain.records)
-        rows = rows_of(entries, choose_reference(entries, units), units)
+        entries = [TableEntry(plain, NO_REQUESTS, units, label=BASELINE, is_baseline=True)]
+        entries += [
+            TableEntry(part[task], plain, units, label=spec)
+            for spec, part in parts.items()
+            if spec != BASELINE
+        ]
+        rows = rows_of(entries, choose_reference(entries))
         speedups = {spec: row.speedup or 1.0 for spec, row in rows.items()}
         fastest = max(speedups, key=speedups.__getitem__)
         for spec, row in rows.items():

@@ -13,7 +13,6 @@ from typing import Any
 
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.typed_json import parse
-from specbench_kit.metrics import result_file
 from specbench_kit.reports.comparison.tables import CSV_DIGITS
 from specbench_kit.reports.study import RUN
 from specbench_kit.runs.folder import to_json, write_text
@@ -38,12 +37,10 @@ def main() -> None:
     )
     arguments.add_argument("folder", type=Path, help="folder of the committed page")
     options = arguments.parse_args()
-    studies = studies_in(options.report)
-    for study in studies:
-        write_text(options.folder / RUN, to_json(rounded(read(options.report / RUN))))
+    for study in studies_in(options.report):
+        if not study.kind.joint:
+            write_text(options.folder / RUN, to_json(rounded(read(options.report / RUN))))
         pack(options.report / study.kind.summary, options.folder)
-    if not studies:
-        pack(options.report / result_file.NAME, options.folder)
 
 
 def read(path: Path) -> Any:

@@ -13,11 +13,12 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.comparison import Decode, compare, with_requests
+from specbench_kit.metrics.method_metrics import MethodMetrics
 from specbench_kit.metrics.result import Comparison, RunResult
 from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.run_summary import MethodRow, RunSummary, method_row, read_summary
-from specbench_kit.metrics.summary import own_metrics, summarise
+from specbench_kit.metrics.summary import summarise
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.run import report as run_report
@@ -64,7 +65,7 @@ def run_summary(content: Mapping[str, object]) -> RunSummary:
 def make_row(**values: object) -> MethodRow:
     """A row of a table with these values, of a method without requests."""
     return method_row(
-        own_metrics(RequestGroup([]), NO_REQUESTS, {}, None) | {"intervals": {}} | values
+        MethodMetrics(RequestGroup([]), NO_REQUESTS, {}).own() | {"intervals": {}} | values
     )
 
 

@@ -21,17 +21,17 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import load as load_deployment
-from specbench_kit.metrics import result_file
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.serving.events import parse_window
 from specbench_kit.serving.options import OutputOptions, RecordingOptions
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.fresh_processes import decode_in_processes
+from specbench_kit.studies.bench.kind import BENCH
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings, require_distinct
-from specbench_kit.studies.kinds import studies_in
+from specbench_kit.studies.kinds import folder_of, kind_in, studies_in
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.sweep.run import run_sweep
@@ -234,11 +234,11 @@ def load(*folders: str | Path, force: bool = False) -> Result | Study:
     result holds those that can.
     """
     paths = [Path(folder) for folder in folders]
-    if len(paths) == 1:
-        if file := result_file.find(paths[0]):
-            return Result([], kept=result_file.read(file))
-        if studies := studies_in(paths[0]):
-            return Study(studies[0])
+    if len(paths) == 1 and (kind := kind_in(folder_of(paths[0]))):
+        if not kind.joint:
+            return Study(studies_in(paths[0])[0])
+        if kind.find(paths[0]):
+            return Result([], kept=BENCH.read(paths[0]))
     runs, _ = load_runs(paths)
     return Result([run.path for run in runs], pooled=force)
 

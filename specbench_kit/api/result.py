@@ -14,22 +14,20 @@ from typing import Any
 import pandas
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.plain_text import csv_text
 from specbench_kit.metrics.comparability import refusal
 from specbench_kit.metrics.comparison import comparable_groups, differences
 from specbench_kit.metrics.comparison import compare as compare_runs
 from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
 from specbench_kit.reports import render_html
-from specbench_kit.reports.comparison import wording
-from specbench_kit.reports.comparison.files import ALL, write_reports
-from specbench_kit.reports.comparison.plots import pictures
-from specbench_kit.reports.comparison.tables import to_csv
+from specbench_kit.reports.comparison.files import ALL
 from specbench_kit.reports.document import Figure, Paragraph, caution, plain
-from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.columns import COLUMNS, SPEEDUP, method_table
 from specbench_kit.reports.study import Tables
 from specbench_kit.reports.writing.drawing import draw, safe_svg
-from specbench_kit.studies.kinds import AnyStudy
+from specbench_kit.studies.bench.kind import BENCH, BenchStudy
+from specbench_kit.studies.kinds import AnyStudy, warnings
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +42,7 @@ class Result:
 
     folders: Sequence[Path]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    kept: Comparison | None = None
+    kept: BenchStudy | None = None
     pooled: bool = False
 
     def __repr__(self) -> str:
@@ -89,10 +87,16 @@ class Result:
         return refusal(found, remedy) if found else None
 
     @cached_property
-    def _all(self) -> Comparison:
+    def study(self) -> BenchStudy:
+        """The runs side by side; SkitError if they cannot be compared."""
         if self._obstacle is not None:
             raise SkitError(self._obstacle)
-        return self.kept or self.compare(force=True)
+        return self.kept or BENCH.study(self.compare(force=True))
+
+    @property
+    def result(self) -> Comparison:
+        """What was found, with a typed field for each entry of `result.json`."""
+        return self.study.result
 
     @property
     def warnings(self) -> list[str]:
@@ -102,16 +106,21 @@ class Result:
         if self._obstacle is not None:
             parts = [line for group in self.groups for line in group.warnings]
             return [f"NOT COMPARABLE: {self._obstacle}.", *dict.fromkeys(parts)]
-        lines = [
-            *machine.warnings(*(run.fields for run in self._all.runs)),
-            *wording.cautions(self._all),
-        ]
-        return list(map(plain, lines))
+        return list(map(plain, warnings(self.study)))
 
     @property
     def headline(self) -> str:
         """The result in one sentence."""
-        return plain(headlines.of_comparison(self._all))
+        return plain(self.study.headline)
+
+    @property
+    def tables(self) -> Tables:
+        """The rows of every table by its name: all requests, and each dataset and category where
+        there are several.
+        """
+        (rows,) = BENCH.files(self.study).values()
+        names = dict.fromkeys(str(row["table"]) for row in rows)
+        return {name: [row for row in rows if row["table"] == name] for name in names}
 
     def to_pandas(self, table: str = "overall") -> pandas.DataFrame:
         """Return one row per method with all metrics; `table` is overall, dataset or category.
@@ -119,17 +128,20 @@ class Result:
         The columns are those of report.csv: seconds end in `_s`, bounds of 95% intervals in `_low`
         and `_high`.
         """
-        rows = pandas.read_csv(StringIO(to_csv(self._all)))
-        selected = rows[rows["table"] == table].reset_index(drop=True)
-        if selected.empty:
-            raise SkitError(
-                f"there is no table '{table}' in this result; it has {', '.join(dict.fromkeys(rows['table']))}"
-            )
-        return selected
+        tables = self.tables
+        require(
+            table in tables,
+            f"there is no table '{table}' in this result; it has {', '.join(tables)}",
+        )
+        # All tables are read at once, so that a column has one type in each of them.
+        rows = pandas.read_csv(
+            StringIO(csv_text([row for part in tables.values() for row in part]))
+        )
+        return rows[rows["table"] == table].reset_index(drop=True)
 
     def report(self, folder: str | Path, formats: Sequence[str] = ALL) -> list[Path]:
         """Write the report of all runs into `folder` and return the paths of its files."""
-        return write_reports(self._all, Path(folder), formats)
+        return self.study.pages(Path(folder), formats)
 
     def _repr_html_(self) -> str:
         if self._obstacle is not None:
@@ -143,17 +155,10 @@ class Result:
             "TPOT",
             "lossless",
         )
-        table = method_table(self._all.overall, [COLUMNS[title] for title in titles])
+        table = method_table(self.result.overall, [COLUMNS[title] for title in titles])
         opening = render_html.blocks([*caution(self.warnings), Paragraph(self.headline)])
-        return f"{opening}{self._picture()}{render_html.blocks([table])}"
-
-    def _picture(self) -> str:
-        """Return the figure of speedups; nothing where no speedup is known."""
-        speedups = next((drawn for drawn in pictures(self._all) if drawn.name == "speedup"), None)
-        if speedups is None:
-            return ""
-        svg = draw(speedups, wording.where(self._all), ("svg",))["svg"]
-        return picture(svg, speedups.title)
+        drawn = first_picture(self.study)
+        return f"{opening}{drawn}{render_html.blocks([table])}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,8 +208,7 @@ class Study:
     @property
     def warnings(self) -> list[str]:
         """What limits the result, to be read before a number is quoted."""
-        lines = [*machine.warnings(self.run), *self.study.kind.cautions(self.study)]
-        return list(map(plain, dict.fromkeys(lines)))
+        return list(map(plain, warnings(self.study)))
 
     @property
     def tables(self) -> Tables:
@@ -234,25 +238,27 @@ class Study:
     def _repr_html_(self) -> str:
         notes = "".join(f"<p><strong>{escape(line)}</strong></p>" for line in self.warnings)
         table = self.to_pandas().to_html(escape=True, index=False)
-        return f"{notes}<p>{escape(self.headline)}</p>{self._picture()}<p>{escape(str(self.report))}</p>{table}"
-
-    def _picture(self) -> str:
-        """Return the first picture of the page; nothing where there is none."""
-        kind = self.study.kind
-        first = next(iter(kind.pictures(self.study)), None)
-        if first is not None:
-            return picture(draw(first, kind.setting(self.study), ("svg",))["svg"], first.title)
-        files = sorted((self.folder / "plots").glob("*.svg"))
-        shown = next(
-            (block for block in kind.document(self.study, []).blocks if isinstance(block, Figure)),
-            None,
-        )
-        named = [path for path in files if shown is not None and path.stem == Path(shown.path).stem]
+        drawn = first_picture(self.study)
         return (
-            picture(safe_svg(named[0].read_bytes()), shown.title)
-            if named and shown is not None
-            else ""
+            f"{notes}<p>{escape(self.headline)}</p>{drawn}<p>{escape(str(self.report))}</p>{table}"
         )
+
+
+def first_picture(study: AnyStudy) -> str:
+    """Return the first picture of the page of a study; nothing where there is none."""
+    kind = study.kind
+    first = next(iter(kind.pictures(study)), None)
+    if first is not None:
+        return picture(draw(first, kind.setting(study), ("svg",))["svg"], first.title)
+    files = sorted((study.folder / "plots").glob("*.svg"))
+    shown = next(
+        (block for block in kind.document(study, []).blocks if isinstance(block, Figure)),
+        None,
+    )
+    named = [path for path in files if shown is not None and path.stem == Path(shown.path).stem]
+    return (
+        picture(safe_svg(named[0].read_bytes()), shown.title) if named and shown is not None else ""
+    )
 
 
 def picture(svg: bytes, title: str) -> str:

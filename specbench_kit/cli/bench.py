@@ -9,6 +9,7 @@ from specbench_kit.cli.common import (
     command_line,
     load_dataset,
     print_json,
+    print_run,
     require_all,
     say,
     say_left_out,
@@ -205,24 +206,21 @@ def _report(
     """Print the result and what was left out; for several runs, write a joint report and return its
     folder.
     """
-    from specbench_kit.reports.comparison.terminal import print_comparison, print_run
     from specbench_kit.studies.bench.conclusion import report_jointly
 
-    directories = [conclusion.directory for conclusion in conclusions]
     # Beside others, a run whose policy failed before its first answer has nothing to show.
-    directories = [directory for directory in directories if directory.has_begun] or directories
+    begun = [one for one in conclusions if one.directory.has_begun] or conclusions
     joint = report_jointly(out, conclusions)
     if joint is not None:
-        print_comparison(console, joint[1])
+        joint.kind.print(console, joint)
     else:
-        for directory in directories:
-            print_run(console, directory.path)
+        for conclusion in begun:
+            print_run(console, conclusion)
     say_left_out(console, left_out, in_report=joint is not None)
-    for folder in (
-        [joint[0]] if joint is not None else [directory.path for directory in directories]
-    ):
+    folders = [joint.folder] if joint else [one.directory.path for one in begun]
+    for folder in folders:
         say_report(console, folder)
-    return None if joint is None else joint[0]
+    return joint.folder if joint else None
 
 
 def _document(

@@ -4,7 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, print_json, say, say_report
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    print_json,
+    print_run,
+    say,
+    say_report,
+)
 from specbench_kit.core.common_options import RunFolder
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, Option
@@ -82,7 +89,6 @@ def _import_run(
     console: "Console", options: ImportOptions, names: ImportNames, as_json: bool
 ) -> None:
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.comparison.terminal import print_run
     from specbench_kit.reports.sections.cautions import foreign_files
     from specbench_kit.studies.interchange.importing import import_file
 
@@ -92,7 +98,7 @@ def _import_run(
     directory = conclusion.directory
     document = directory.document
     render_terminal.show(console, foreign_files(document))
-    print_run(console, directory.path)
+    print_run(console, conclusion)
     for note in document.imported.notes if document.imported else ():
         say(console, f"note: {note}")
     say_report(console, directory.path)

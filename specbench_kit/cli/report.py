@@ -16,10 +16,14 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
-    from specbench_kit.metrics.result import Comparison
+    from specbench_kit.core.typed_json import JsonObject
     from specbench_kit.reports.comparison.report import Look
+    from specbench_kit.studies.bench.kind import BenchStudy
+    from specbench_kit.studies.kinds import AnyStudy
 
 
 FORMATS = "md,html,csv,latex,json,png,svg"
@@ -79,29 +83,14 @@ class ComparisonOptions:
 
         return Look(parse_columns(self.columns), self.bare, self.size)
 
-    def load(self) -> "Comparison":
-        """Read the runs and compare them, or read the result in a folder that holds no runs."""
-        from specbench_kit.metrics import result_file
-        from specbench_kit.metrics.comparison import compare
-        from specbench_kit.metrics.run_data import load_runs
+    def study(self, folders: "Sequence[Path]") -> "BenchStudy":
+        """Read the benchmark runs in folders and compare them, or read the result in a folder that
+        holds no runs.
+        """
+        from specbench_kit.studies.bench.kind import BenchKind
 
-        kept = [(folder, file) for folder in self.run if (file := result_file.find(folder))]
-        if kept:
-            folder, file = kept[0]
-            alone = f"{folder} holds a result without its requests: "
-            require(
-                len(self.run) == 1,
-                f"{alone}name the runs that it was made of to put them beside others",
-            )
-            require(
-                self.against is None and not self.force,
-                f"{alone}--against and --force need the runs that it was made of",
-            )
-            return result_file.read(file)
-        for path in self.run:
-            require(path.exists(), f"there is no folder '{path}'")
-        runs, problems = load_runs(self.run)
-        return compare(runs, against=self.against, force=self.force, problems=problems)
+        kind = BenchKind(self.look())
+        return kind.of(folders, against=self.against, force=self.force)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,51 +118,37 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
     """Print the runs and write their report, or write an index page with --index."""
     from rich.console import Console
 
-    from specbench_kit.reports.comparison.terminal import print_comparison
-    from specbench_kit.runs.folder import unused_folder
+    from specbench_kit.reports.study import reading
+    from specbench_kit.studies.kinds import find_studies
 
     if options.index is not None or not options.run:
         _index(options, as_json)
         return
     formats = options.format_names()
-    look = options.look()
+    options.look()
     console = Console(stderr=as_json)
-    if _report_studies(options, console, formats, as_json):
-        return
-    comparison = options.load()
-    print_comparison(console, comparison, look)
-    folder = options.out
-    runs = comparison.runs
-    if folder is None and not comparison.folders:
-        (folder,) = options.run
-    elif folder is None and len(runs) == 1:
-        folder = Path(comparison.folders[0])
-    elif folder is None:
-        identity = {"runs": [run.name for run in runs]}
-        folder = unused_folder(
-            Path(comparison.folders[0]).parent, "report", "-".join(comparison.datasets), identity
-        )
-    write(console, comparison, folder, formats, look)
+    studies, runs = find_studies(options.run)
+    if studies:
+        _refuse_options_of_tables(options, studies, runs)
+    else:
+        studies = [options.study(runs)]
+    for study in studies:
+        with reading(study):
+            study.kind.print(console, study)
+            _write_pages(console, study, options.out or study.folder, formats)
     if as_json:
-        print_json(as_document(comparison))
+        print_json(_document(studies))
 
 
-def _report_studies(
-    options: ReportOptions, console: "Console", formats: list[str], as_json: bool
-) -> bool:
-    """Make the pages of other commands' folders again, each in its folder or in --out; return
-    whether it did.
+def _refuse_options_of_tables(
+    options: ReportOptions, studies: "Sequence[AnyStudy]", runs: "Sequence[Path]"
+) -> None:
+    """Raise SkitError for runs that share a table beside studies that do not, and for options of
+    such tables.
     """
-    from specbench_kit.cli.common import print_json, say
-    from specbench_kit.reports.study import FORMATS
-    from specbench_kit.studies.kinds import find_studies, reading
-
-    studies, others = find_studies(options.run)
-    if not studies:
-        return False
     commands = " and ".join(dict.fromkeys(f"skit {study.kind.command}" for study in studies))
     require(
-        not others,
+        not runs,
         f"give runs of skit bench and of {commands} one after the other: they share no table",
     )
     require(
@@ -187,30 +162,6 @@ def _report_studies(
         options.out is None or len(studies) == 1,
         f"--out is one folder: give one of the {len(studies)} studies",
     )
-    for study in studies:
-        with reading(study):
-            study.kind.print(console, study)
-            written = study.pages(
-                options.out or study.folder, [name for name in formats if name in FORMATS]
-            )
-        require(
-            bool(written),
-            f"skit {study.kind.command} has no such format; it has {', '.join(FORMATS)}",
-        )
-        pages = [
-            path
-            for path in written
-            if path.stem == study.kind.page and path.suffix in (".html", ".md")
-        ]
-        say(console, f"report: {(pages or written)[-1]}")
-    if as_json:
-        print_json(
-            {
-                "run_dirs": [str(study.folder) for study in studies],
-                "summary": [one.kind.content(one.result) for one in studies],
-            }
-        )
-    return True
 
 
 def _index(options: ReportOptions, as_json: bool) -> None:
@@ -229,35 +180,28 @@ def _index(options: ReportOptions, as_json: bool) -> None:
         print_json({"index": str(page)})
 
 
-def write(
-    console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look"
+def _write_pages(
+    console: "Console", study: "AnyStudy", folder: Path, formats: "Sequence[str]"
 ) -> None:
-    """Write the report into `folder` and print the paths of its pages."""
+    """Write the pages of a study into a folder and print their paths."""
     from specbench_kit.cli.common import say
-    from specbench_kit.metrics import result_file
-    from specbench_kit.reports.comparison.files import write_reports
 
-    written = write_reports(comparison, folder, formats, look=look)
-    pages = [path for path in written if path.parent == folder and path.name != result_file.NAME]
-    for path in pages or written[:1]:
+    kind = study.kind
+    written = study.pages(folder, [name for name in formats if name in kind.formats])
+    require(
+        bool(written),
+        f"skit {kind.command} has no such format; it has {', '.join(kind.formats)}",
+    )
+    for path in kind.named_files(folder, written):
         say(console, f"report: {path}")
 
 
-def as_document(comparison: "Comparison") -> dict[str, object]:
-    """Return what `--json` prints of a comparison."""
-    from msgspec import to_builtins
-
-    from specbench_kit.reports.sections import machine
-
-    return {
-        "run_dirs": comparison.folders,
-        "reference": comparison.reference,
-        "forced": list(comparison.overruled),
-        "remarks": list(comparison.remarks),
-        "problems": list(comparison.problems),
-        "warnings": machine.warnings(*(run.fields for run in comparison.runs)),
-        "summary": to_builtins(comparison.overall),
-    }
+def _document(studies: "Sequence[AnyStudy]") -> "JsonObject":
+    """Return what `--json` prints of studies; of several, the folders and the results in lists."""
+    first, *others = (study.kind.printed(study) for study in studies)
+    for other in others:
+        first = {name: [*value, *other[name]] for name, value in first.items()}
+    return first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,16 +237,16 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
         require_readable,
         violations,
     )
-    from specbench_kit.reports.comparison.terminal import print_comparison
 
     conditions = [SlowerGate.parse(text) or Condition.parse(text) for text in options.fail_if]
     formats = options.format_names()
-    look = options.look()
+    options.look()
     console = Console(stderr=as_json)
-    comparison = options.load()
-    print_comparison(console, comparison, look)
+    study = options.study(options.run)
+    comparison = study.result
+    study.kind.print(console, study)
     if options.out is not None:
-        write(console, comparison, options.out, formats, look)
+        _write_pages(console, study, options.out, formats)
     if conditions:
         require_readable(comparison)
     disturbances = (
@@ -319,8 +263,8 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
         else:
             failed += violations(comparison, condition)
     if as_json:
-        document = as_document(comparison) | {"failed": failed, "inconclusive": inconclusive}
-        print_json(document)
+        gate = {"failed": failed, "inconclusive": inconclusive}
+        print_json({**study.kind.printed(study), **gate})
     for line in failed:
         say(Console(stderr=True), f"failed: {line}", style="bold red")
     for line in inconclusive:

@@ -20,7 +20,7 @@ from specbench_kit.metrics.comparability import (
     refusal,
     remarks,
 )
-from specbench_kit.metrics.cost import device_cost, makespan_s
+from specbench_kit.metrics.cost import device_cost
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.losslessness import (
     KeptVerdicts,
@@ -102,10 +102,10 @@ def compare(
     if differing and not force:
         raise SkitError(refusal(differing))
     sources = {series.label: _sources(series) for series in all_series}
-    entries = [_entry(series, sources[series.label]) for series in all_series]
     units = _units(sources.values())
-    reference = _reference(against, entries, all_series, units)
-    overall = rows_of(entries, reference, units)
+    entries = [_entry(series, sources[series.label], units) for series in all_series]
+    reference = _reference(against, entries, all_series)
+    overall = rows_of(entries, reference)
     tables = [ComparisonTable("overall", "all requests", overall)]
     tables += _divided_tables(all_series, sources, reference, units)
     undecided = [entry.label for entry in entries if entry.is_undecided and not entry.is_baseline]
@@ -282,11 +282,11 @@ def _divided_tables(
         # A dataset's requests are all of their runs, which therefore have a makespan; a category's
         # are not.
         entries = [
-            _entry(series, part, timed=kind == "dataset")
+            _entry(series, part, units, timed=kind == "dataset")
             for series in all_series
             if (part := parts[series.label])
         ]
-        tables.append(ComparisonTable(kind, name, rows_of(entries, reference, units)))
+        tables.append(ComparisonTable(kind, name, rows_of(entries, reference)))
     return tables
 
 
@@ -305,7 +305,7 @@ def _part(sources: Sources, kind: Kind, name: str) -> Sources | None:
     return Sources(parts) if parts else None
 
 
-def _entry(series: RunSeries, part: Sources, *, timed: bool = True) -> TableEntry:
+def _entry(series: RunSeries, part: Sources, units: Units, *, timed: bool = True) -> TableEntry:
     """Return the series' side of a table; `timed` if the requests are all of their runs, which
     gives a makespan.
     """
@@ -320,14 +320,13 @@ def _entry(series: RunSeries, part: Sources, *, timed: bool = True) -> TableEntr
         outputs = count_outputs(checks, lossy=bool(run.config.lossy))
     allowed, undecided = joint_check([source.run.summary for source in sources], outputs)
     return TableEntry(
-        series.label,
         part.group,
         part.plain,
-        makespan_s=sum(makespan_s(source.group.records) for source in sources) if timed else None,
+        units,
+        label=series.label,
+        makespan_s=sum(source.group.makespan_s for source in sources) if timed else None,
         baseline_makespan_s=(
-            sum(makespan_s(source.plain.records) for source in sources)
-            if timed and has_baseline
-            else None
+            sum(source.plain.makespan_s for source in sources) if timed and has_baseline else None
         ),
         cost=_cost(sources) if timed else None,
         deployment=placed(run.deployment, str(run.method)),
@@ -347,7 +346,7 @@ def _entry(series: RunSeries, part: Sources, *, timed: bool = True) -> TableEntr
 def _cost(sources: Sequence[Source]) -> float | None:
     """Return the dollars of all runs; None unless every run has a deployment with prices."""
     costs = [
-        device_cost(deployment, source.group, makespan_s(source.group.records))
+        device_cost(deployment, source.group, source.group.makespan_s)
         if (deployment := source.run.fields.deployment)
         else None
         for source in sources
@@ -374,10 +373,9 @@ def _reference(
     against: str | None,
     entries: Sequence[TableEntry],
     all_series: Sequence[RunSeries],
-    units: Units,
 ) -> Reference:
     if against is None:
-        return choose_reference(entries, units)
+        return choose_reference(entries)
     named = [series.label for series in all_series if against in (series.label, series.spec)]
     named += [series.label for series in all_series if against == series.name]
     if not named:

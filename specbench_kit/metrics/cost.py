@@ -1,19 +1,11 @@
 """Metrics of a run as a whole: throughput over its makespan, money, idle devices, headroom."""
 
-from collections.abc import Sequence
-
-from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.paired import request_seconds
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.runs.deployment import DeploymentDescription
 
 DRAFTING_PHASES = ("prefill", "draft", "policy")
-
-
-def makespan_s(records: Sequence[RequestRecord]) -> float:
-    """Return when the last request of a run finished, in seconds since the run's start."""
-    return max((record.finished_s or 0.0 for record in records), default=0.0)
 
 
 def per_makespan(

@@ -5,7 +5,7 @@ import lzma
 from pathlib import Path
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, to_builtins
+from msgspec import Meta, Struct, structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import require_readable, unpack_xz
@@ -28,10 +28,17 @@ class ResultDocument(Struct):
     result: Annotated[Comparison, Meta(description="the comparison of the benchmark's runs")]
 
 
+def document_of(comparison: Comparison) -> ResultDocument:
+    """Return the content of the file of a comparison.
+
+    It names no folder: where they lie is a matter of one machine, and the file is passed on.
+    """
+    return ResultDocument("bench", VERSION, structs.replace(comparison, folders=[]))
+
+
 def to_json(comparison: Comparison) -> str:
     """Return the content of the file; a number that is not finite raises ValueError."""
-    # Where folders lie is a matter of one machine, and the file is passed on.
-    content = to_builtins(ResultDocument("bench", VERSION, comparison))
+    content = to_builtins(document_of(comparison))
     content["result"].pop("folders")
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 

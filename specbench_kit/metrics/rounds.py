@@ -93,6 +93,25 @@ class KeptMetrics:
     metrics: Metrics
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRunMetrics:
+    """Metrics of a run as a whole, with all that they depend on beside its records."""
+
+    makespan_s: float | None
+    cost: float | None
+    slo_tpot_s: float | None
+    deployment: DeploymentDescription | None
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was computed of requests, whatever their ids: summary, page and tables take it from here."""
+
+    own: list[KeptMetrics] = field(default_factory=list)
+    of_runs: list[KeptRunMetrics] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class RequestGroup:
     """Requests that are summarised together: a run, or one category of it, which is a part of the
@@ -104,7 +123,7 @@ class RequestGroup:
 
     records: Sequence[RequestRecord]
     whole: "RequestGroup | None" = field(default=None, compare=False, repr=False)
-    kept: list[KeptMetrics] = field(default_factory=list, compare=False, repr=False)
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     @cached_property
     def finished(self) -> list[RequestRecord]:
@@ -115,6 +134,11 @@ class RequestGroup:
     def rounds(self) -> RoundColumns:
         """The rounds of the finished requests."""
         return RoundColumns(self.finished)
+
+    @cached_property
+    def makespan_s(self) -> float:
+        """When the last request of a run finished, in seconds since the run's start."""
+        return max((record.finished_s or 0.0 for record in self.records), default=0.0)
 
     @cached_property
     def categories(self) -> "dict[str, RequestGroup]":
@@ -162,6 +186,14 @@ class BesideBaseline:
     def baseline(self) -> Sequence[RequestRecord]:
         """The same requests decoded plainly; empty if they were not."""
         return self.plain.records
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequests(BesideBaseline):
+    """The requests of a run and of its baseline."""
+
+    group: RequestGroup
+    plain: RequestGroup
 
 
 def together(groups: Sequence[RequestGroup]) -> RequestGroup:

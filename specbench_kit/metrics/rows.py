@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -10,25 +11,22 @@ from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.cost import headroom
 from specbench_kit.metrics.losslessness import OutputCounts
+from specbench_kit.metrics.method_metrics import MethodMetrics
 from specbench_kit.metrics.paired import Side
-from specbench_kit.metrics.rounds import NO_REQUESTS, BesideBaseline, Metrics, RequestGroup
+from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.run_summary import MethodRow, method_row
 from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
-from specbench_kit.metrics.summary import add_speedup, own_metrics, whole_run_metrics
 from specbench_kit.metrics.typical import ProcessSpread
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
-from specbench_kit.runs.deployment import DeploymentDescription
 
 Rows = Mapping[str, Metrics]
 
 
-@dataclass(frozen=True, eq=False)
-class TableEntry(BesideBaseline):
-    """One method's side of a table.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableEntry(MethodMetrics):
+    """One method's side of a table, whose entries share their units.
 
-    Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`,
-    with the draft model where the method has it.
     `outputs` says how many of its outputs equal the baseline's, which sampled ones need not.
     `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
     The table was looked at `looks` times while it grew, and could have been the last each time. Its repeats are of so
@@ -38,12 +36,7 @@ class TableEntry(BesideBaseline):
     """
 
     label: str
-    group: RequestGroup
-    plain: RequestGroup = NO_REQUESTS
-    makespan_s: float | None = None
     baseline_makespan_s: float | None = None
-    cost: float | None = None
-    deployment: DeploymentDescription | None = None
     outputs: OutputCounts | None = None
     is_sampled: bool = False
     is_lossy: bool = False
@@ -55,12 +48,12 @@ class TableEntry(BesideBaseline):
     looks: int = 1
     processes: int = 1
 
-    @property
+    @cached_property
     def side(self) -> Side:
         """The times of the requests and of their baseline; a baseline is its own."""
         return Side.of(self.records, self.records if self.is_baseline else self.baseline)
 
-    @property
+    @cached_property
     def sides_at_ends(self) -> list[Side]:
         """The same times at each end of the range of derived times; empty if they have none."""
         return derived_range.sides_at_ends(
@@ -78,7 +71,7 @@ class Reference:
     candidates: tuple[str, ...]
 
 
-def choose_reference(entries: Sequence[TableEntry], units: Units) -> Reference:
+def choose_reference(entries: Sequence[TableEntry]) -> Reference:
     """Return the fastest method on a typical prompt that can be deployed and may win; of one method
     the first run.
 
@@ -96,7 +89,7 @@ def choose_reference(entries: Sequence[TableEntry], units: Units) -> Reference:
     labels = tuple(entry.label for entry in candidates)
     if len({label.partition(" #")[0] for label in labels}) == 1:
         return Reference(labels[0], labels[:1])
-    speedups = {entry: paired.speedup(entry.side, units) for entry in candidates}
+    speedups = {entry: paired.speedup(entry.side, entry.units) for entry in candidates}
     speeds = {entry: speed.typical.value for entry, speed in speedups.items() if speed}
     if len(speeds) < len(candidates):  # throughputs, as an entry has no baseline
         speeds = {
@@ -110,12 +103,10 @@ def _tokens(records: Records) -> int:
     return sum(len(record.output_ids) for record in records)
 
 
-def rows_of(
-    entries: Sequence[TableEntry], reference: Reference, units: Units
-) -> dict[str, MethodRow]:
+def rows_of(entries: Sequence[TableEntry], reference: Reference) -> dict[str, MethodRow]:
     """Return every entry's metrics by label."""
-    rows = {entry.label: _metrics_of(entry, units) for entry in entries}
-    _add_comparisons(rows, entries, reference, units)
+    rows = {entry.label: _metrics_of(entry) for entry in entries}
+    _add_comparisons(rows, entries, reference)
     _add_headroom(rows, entries)
     deployable = {
         entry.label: entry.side for entry in entries if not entry.is_baseline and not entry.is_bound
@@ -125,9 +116,9 @@ def rows_of(
     return {label: method_row(row) for label, row in rows.items()}
 
 
-def _metrics_of(entry: TableEntry, units: Units) -> Metrics:
+def _metrics_of(entry: TableEntry) -> Metrics:
     """Return the metrics that need no other entry of the table."""
-    row = own_metrics(entry.group, entry.plain, units, entry.deployment)
+    row = entry.own()
     row |= {"lossless": entry.outputs, "lossy": entry.is_lossy}
     was_checked = (
         entry.may_win is not None or entry.is_undecided
@@ -135,7 +126,7 @@ def _metrics_of(entry: TableEntry, units: Units) -> Metrics:
     if entry.is_sampled and not entry.is_baseline and was_checked:
         row["sampling_consistent"] = entry.may_win
     if entry.makespan_s is not None:
-        row |= whole_run_metrics(entry.group, entry.makespan_s, entry.cost, entry.deployment)
+        row |= entry.of_run()
     if entry.baseline:
         row |= repeats(entry)
     return row
@@ -168,21 +159,19 @@ def repeats(entry: TableEntry) -> Metrics:
     }
 
 
-def _add_comparisons(
-    rows: Rows, entries: Sequence[TableEntry], reference: Reference, units: Units
-) -> None:
+def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Reference) -> None:
     """Add the speeds relative to the baselines and to the reference, with verdicts that hold
     together.
     """
+    units = entries[0].units
     sides = {entry.label: entry.side for entry in entries}
     spread = _process_spread(entries, sides, units)
     limits = _family(entries, sides, reference, units, spread).limits()
-    at_ends = {entry.label: entry.sides_at_ends for entry in entries}
     reference_entry = next((entry for entry in entries if entry.label == reference.label), None)
     for entry in entries:
         row = rows[entry.label]
         speed = paired.speedup(sides[entry.label], units, spread) if entry.baseline else None
-        add_speedup(row, entry.records, entry.baseline, speed, units, limits)
+        entry.add_speedup(row, speed, limits)
         if speed:
             row["speedup_verdict"] = as_allowed(
                 speed.verdict(limits), entry.may_win, undecided=entry.is_undecided
@@ -202,7 +191,7 @@ def _add_comparisons(
                 row["baseline_verdict"] = verdict(
                     machines.ratio.value, bounds, machines.ratio.units
                 )
-            ends = at_ends[entry.label], at_ends[reference_entry.label]
+            ends = entry.sides_at_ends, reference_entry.sides_at_ends
             row |= derived_range.relative_speed_range(relative, *ends, units)
 
 

@@ -9,9 +9,10 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.typed_json import convert, parse
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import known_class, known_method
 from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
-from specbench_kit.metrics.rounds import NO_REQUESTS, BesideBaseline, RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, BesideBaseline, RequestGroup, RunRequests
 from specbench_kit.metrics.run_summary import (
     PipelineMetrics,
     RequestCounts,
@@ -177,24 +178,26 @@ def _summary(
             return read_summary(content), []
         except ValueError as error:
             problem = f"{_short_path(file)} is not a summary of this kit ({error})"
-    summary = measured_summary(fields, group, plain)
+    requests = RunRequests(group, plain)
+    summary = measured_summary(fields, requests, known_method(str(fields.method)))
     return summary, [f"{problem}; its metrics are computed from the requests at hand"]
 
 
 def measured_summary(
     run: RunDocument,
-    group: RequestGroup,
-    plain: RequestGroup,
+    requests: BesideBaseline,
+    method: Method | None,
     oracle_throughput: float | None = None,
 ) -> RunSummary:
-    """Return what `summary.json` says of a run's requests, but for their losslessness."""
-    records = group.records
-    method = known_method(str(run.method))
+    """Return what `summary.json` says of a run's requests, but for their losslessness; `method` is
+    None if this kit does not know it.
+    """
+    records = requests.records
     planned = run.requests or len(records)
     failed = sum(record.finish_reason == "error" for record in records)
     measured = summarise_run(
-        group,
-        plain if plain.records else None,
+        requests.group,
+        requests.plain if requests.baseline else None,
         placed(run.deployment, str(run.method)),
         oracle_throughput=oracle_throughput,
         timed=not run.spans_interruption,

@@ -6,7 +6,8 @@ again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RUN = "run.json"
+DEFAULT_COMMAND = "bench"
+"""The command whose `run.json` names none."""
 VERSION = 1
 """The version of both files of every study. It rises when an older kit would misread a file."""
 FORMATS = ("md", "html", "csv", "png", "svg")
@@ -55,6 +58,19 @@ class StoredFiles(NamedTuple):
     summary: JsonObject
 
 
+class Entry(NamedTuple):
+    """A study in a list of many.
+
+    `run` is what was run, None for a result without its runs; `runs` has the description of every run. `headline` is
+    what was found in one sentence, and `cautions` limit that.
+    """
+
+    run: RunDescription | None
+    runs: Sequence[RunDescription]
+    headline: str
+    cautions: list[str]
+
+
 class StudyKind(ABC, Generic[D, R]):
     """What one command studies: the types of its two files, and what pages, pictures and tables are
     made of them.
@@ -75,6 +91,12 @@ class StudyKind(ABC, Generic[D, R]):
     """The suffix of a file that the command writes beside the folder under the same name; empty if
     there is none.
     """
+    joint: bool = False
+    """Whether several runs are one study, with a table of all of them. The folder of its result has
+    no `run.json` then.
+    """
+    formats: Sequence[str] = FORMATS
+    """The formats that its pages are written in."""
 
     @abstractmethod
     def headline(self, study: "Study[D, R]") -> str:
@@ -98,6 +120,10 @@ class StudyKind(ABC, Generic[D, R]):
     def print(self, console: "Console", study: "Study[D, R]") -> None:
         """Print what the command prints at its end."""
 
+    def descriptions(self, study: "Study[D, R]") -> Sequence[D]:
+        """Return what was run: one description, or that of each of several runs."""
+        return [study.run]
+
     def pictures(self, study: "Study[D, R]") -> Iterable[Picture]:
         """Return the pictures of the page, the most important one first."""
         return ()
@@ -111,6 +137,17 @@ class StudyKind(ABC, Generic[D, R]):
         files.
         """
         return _write(study, folder, formats)
+
+    def named_files(self, folder: Path, written: Sequence[Path]) -> Sequence[Path]:
+        """Return those of the files in a folder that a command names at its end: the last page."""
+        pages = [
+            path for path in written if path.stem == self.page and path.suffix in (".html", ".md")
+        ]
+        return (pages or written)[-1:]
+
+    def printed(self, study: "Study[D, R]") -> JsonObject:
+        """Return what `--json` prints of a study."""
+        return {"run_dirs": [str(study.folder)], "summary": [self.content(study.result)]}
 
     def found(self, run: D, content: object, folder: Path) -> R:
         """Return the result that a file's content holds, with what other files of the folder add to
@@ -130,6 +167,23 @@ class StudyKind(ABC, Generic[D, R]):
         """
         return files
 
+    def find(self, folder: Path) -> Path | None:
+        """Return the file of the result in a folder, compressed or not; None if there is none."""
+        names = (self.summary, f"{self.summary}.xz")
+        return next((path for name in names if (path := folder / name).is_file()), None)
+
+    def read(self, folder: Path) -> "Study[D, R]":
+        """Return the study in a folder; SkitError if it is not whole, not of this kind, or of a
+        newer version.
+        """
+        return read(self, folder)
+
+    def entry(self, folder: Path) -> Entry:
+        """Return the study in a folder as a list of many shows it."""
+        study = self.read(folder)
+        with reading(study):
+            return Entry(study.run, study.runs, study.headline, self.cautions(study))
+
 
 @dataclass(frozen=True, slots=True)
 class Study(Generic[D, R]):
@@ -144,6 +198,11 @@ class Study(Generic[D, R]):
     def headline(self) -> str:
         """What was found, in one sentence."""
         return self.kind.headline(self)
+
+    @property
+    def runs(self) -> Sequence[D]:
+        """What was run, for each run by itself."""
+        return self.kind.descriptions(self)
 
     def pages(self, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
         """Write the page, its pictures and its tables into a folder in these formats, and return
@@ -171,34 +230,44 @@ def finish(
     return study
 
 
-def command_of(folder: Path) -> str | None:
-    """Return the command whose study a folder holds; None for any other folder, and for a
-    benchmark's run.
+@contextmanager
+def reading(study: Study[Any, Any]) -> Iterator[None]:
+    """Turn what goes wrong with a study that was read into one line: fields of the right types may
+    not belong together.
+
+    Somebody may have written its files by hand, or changed them.
     """
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AssertionError,
+        LookupError,
+        StopIteration,
+        TypeError,
+        ValueError,
+    ) as error:
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise SkitError(
+            f"{study.folder}: no page can be made of what {study.kind.summary} and run.json say together ({what}): was "
+            "one of them changed?"
+        ) from error
+
+
+def command_of(folder: Path) -> str | None:
+    """Return the command whose run a folder holds; None for any other folder."""
     path = folder / RUN
     if not path.is_file():
         return None
     command = _object(path).get("command")
-    return command if isinstance(command, str) else None
-
-
-def find_result(kind: StudyKind[Any, Any], folder: Path) -> Path | None:
-    """Return the file of the result in a folder, compressed or not; None if there is none."""
-    return next(
-        (
-            path
-            for name in (kind.summary, f"{kind.summary}.xz")
-            if (path := folder / name).is_file()
-        ),
-        None,
-    )
+    return command if isinstance(command, str) else DEFAULT_COMMAND
 
 
 def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
     """Return the study in a folder; SkitError if it is not whole, not of this kind, or of a newer
     version.
     """
-    path = find_result(kind, folder)
+    path = kind.find(folder)
     if path is None:
         raise SkitError(
             f"{folder} has no {kind.summary}: its run of skit {kind.command} is unfinished"

@@ -8,10 +8,7 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
-from specbench_kit.metrics import result_file
-from specbench_kit.metrics.run_summary import read_summary
 from specbench_kit.reports import render_html, render_markdown
-from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.document import (
     Block,
     Document,
@@ -22,14 +19,12 @@ from specbench_kit.reports.document import (
     link,
     plain,
 )
-from specbench_kit.reports.sections import headlines, machine
-from specbench_kit.reports.sections.cautions import setting_cautions
-from specbench_kit.reports.study import RUN
+from specbench_kit.reports.sections import machine
+from specbench_kit.reports.study import Entry
 from specbench_kit.reports.writing.formatting import ABSENT
-from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.folder import write_text
-from specbench_kit.studies.kinds import reading, studies_in
+from specbench_kit.studies.kinds import kind_in
 
 PAGES = ("report.html", "report.md", "README.html")
 
@@ -100,10 +95,12 @@ def _entries(root: Path) -> Iterator[IndexEntry]:
     for folder in sorted({path.parent for page in PAGES for path in root.glob(f"*/**/{page}")}):
         page = next(page for page in PAGES if (folder / page).is_file())
         try:
-            run, headline = _result(folder)
+            entry = _entry(folder)
         except (SkitError, ValueError) as error:  # what is damaged must not hide the other runs
-            run, headline = RunDescription(), f"{folder.name} cannot be read: {error}"
-        yield IndexEntry(folder, page, run, one_line(headline))
+            entry = Entry(RunDescription(), [], f"{folder.name} cannot be read: {error}", [])
+        lines = [*machine.warnings(*entry.runs), *entry.cautions]
+        headline = _with_doubts(lines, entry.headline)
+        yield IndexEntry(folder, page, entry.run, one_line(headline))
 
 
 DOUBTFUL = (
@@ -129,34 +126,10 @@ def _with_doubts(lines: Iterable[str], headline: str) -> str:
     return f"{', '.join(found)}: {headline}" if found else headline
 
 
-def _result(folder: Path) -> tuple[RunDescription | None, str]:
+def _entry(folder: Path) -> Entry:
     """Return what was run in a folder, nothing for several runs, and its result in a sentence."""
-    if studies := studies_in(folder):
-        study = studies[0]
-        with reading(study):
-            lines = [*machine.warnings(study.run), *study.kind.cautions(study)]
-            return study.run, _with_doubts(lines, study.headline)
-    if (folder / RUN).is_file():
-        directory = RunDirectory.open(folder)
-        run = directory.document
-        summary = read_summary(directory.summary())
-        partial = ["PARTIAL RUN"] if summary.partial else []
-        wrong = (
-            ["NOT LOSSLESS"]
-            if summary.lossless and summary.lossless.errors and not run.config.lossy
-            else []
-        )
-        lines = [*machine.warnings(run), *setting_cautions(run), *partial, *wrong]
-        return run, _with_doubts(lines, headlines.of_run(run, summary))
-    kept = result_file.find(folder)
-    if kept is None:
-        return None, ABSENT
-    comparison = result_file.read(kept)
-    lines = [
-        *machine.warnings(*(run.fields for run in comparison.runs)),
-        *wording.cautions(comparison),
-    ]
-    return None, _with_doubts(lines, headlines.of_comparison(comparison))
+    kind = kind_in(folder)
+    return kind.entry(folder) if kind else Entry(None, [], ABSENT, [])
 
 
 def _link(root: Path, entry: IndexEntry) -> str:

@@ -2,8 +2,7 @@
 its `kind.py`.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +12,8 @@ from typing import Any
 
 from specbench_kit import studies
 from specbench_kit.core.errors import SkitError
-from specbench_kit.reports.study import Study, StudyKind, command_of, find_result, read
+from specbench_kit.reports.sections import machine
+from specbench_kit.reports.study import Study, StudyKind, command_of
 
 AnyStudy = Study[Any, Any]
 
@@ -31,28 +31,11 @@ def kinds() -> dict[str, StudyKind[Any, Any]]:
     return found
 
 
-@contextmanager
-def reading(study: AnyStudy) -> Iterator[None]:
-    """Turn what goes wrong with a study that was read into one line: fields of the right types may
-    not belong together.
-
-    Somebody may have written its files by hand, or changed them.
+def warnings(study: AnyStudy) -> list[str]:
+    """Return what limits the result of a study, to be read before a number is quoted; that of the
+    machine comes first.
     """
-    try:
-        yield
-    except (
-        ArithmeticError,
-        AssertionError,
-        LookupError,
-        StopIteration,
-        TypeError,
-        ValueError,
-    ) as error:
-        what = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise SkitError(
-            f"{study.folder}: no page can be made of what {study.kind.summary} and run.json say together ({what}): was "
-            "one of them changed?"
-        ) from error
+    return list(dict.fromkeys([*machine.warnings(*study.runs), *study.kind.cautions(study)]))
 
 
 def folder_of(path: Path) -> Path:
@@ -68,6 +51,25 @@ def folder_of(path: Path) -> Path:
     return folder if kind and kind.file_suffix == path.suffix else path
 
 
+def kind_in(folder: Path) -> StudyKind[Any, Any] | None:
+    """Return the kind of the study in a folder; None for a folder that holds none.
+
+    Raise SkitError if the command that wrote the folder is not known.
+    """
+    command = command_of(folder)
+    known = kinds()
+    if command is None:
+        # The result of several runs lies in a folder of its own, where no command ran.
+        joint = (kind for kind in known.values() if kind.joint and kind.find(folder))
+        return next(joint, None)
+    if command not in known:
+        raise SkitError(
+            f"{folder} holds a run of skit {command}, whose page cannot be made again; that can be done for "
+            f"{', '.join(sorted(known))}"
+        )
+    return known[command]
+
+
 def studies_in(path: Path) -> list[AnyStudy]:
     """Return the studies in a folder, that of its command and others beside it; none for any other
     folder.
@@ -76,30 +78,24 @@ def studies_in(path: Path) -> list[AnyStudy]:
     command is not known, or if a file is damaged.
     """
     folder = folder_of(path)
-    command = command_of(folder)
-    if command is None:
+    kind = kind_in(folder)
+    if kind is None:
         return []
-    known = kinds()
-    if command not in known:
-        raise SkitError(
-            f"{folder} holds a run of skit {command}, whose page cannot be made again; that can be done for bench, "
-            f"{', '.join(sorted(known))}"
-        )
     beside = [
-        kind for kind in known.values() if kind.beside == command and find_result(kind, folder)
+        other for other in kinds().values() if other.beside == kind.command and other.find(folder)
     ]
-    return [read(kind, folder) for kind in (known[command], *beside)]
+    return [one.read(folder) for one in (kind, *beside)]
 
 
 def find_studies(paths: Sequence[Path]) -> tuple[list[AnyStudy], list[Path]]:
-    """Return the studies in these folders, and the folders that hold none, which may be those of
-    benchmarks' runs.
+    """Return the studies in these folders, and the folders of runs that share a table, which may
+    lie below them.
 
-    A folder without a run of its own stands for the studies right below it, unless there are
-    benchmarks among them.
+    A folder without a run of its own stands for the studies right below it, unless there are runs
+    that share a table among them.
     """
     found: list[AnyStudy] = []
-    others = []
+    sharing = []
     for path in map(folder_of, paths):
         if path.is_file():
             raise SkitError(
@@ -108,12 +104,20 @@ def find_studies(paths: Sequence[Path]) -> tuple[list[AnyStudy], list[Path]]:
             )
         below = sorted(file.parent for file in path.glob("*/run.json"))
         is_parent = (
-            below
-            and not (path / "run.json").exists()
-            and all(command_of(folder) for folder in below)
+            below and not (path / "run.json").exists() and not any(map(_shares_a_table, below))
         )
         for folder in below if is_parent else [path]:
-            studies = studies_in(folder)
-            found += studies
-            others += [] if studies else [folder]
-    return found, others
+            if _shares_a_table(folder) or not (studies := studies_in(folder)):
+                sharing.append(folder)
+            else:
+                found += studies
+    return found, sharing
+
+
+def _shares_a_table(folder: Path) -> bool:
+    """Return whether a folder holds a run that shares a table with others, or the result of such
+    runs.
+    """
+    command = command_of(folder)
+    kind = kind_in(folder) if command is None else kinds().get(command)
+    return kind is not None and kind.joint

@@ -133,7 +133,7 @@ def test_an_error_never_ends_with_the_code_of_a_verdict(
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("specbench_kit.metrics.run_data.load_runs", fail)
+    monkeypatch.setattr("specbench_kit.studies.bench.kind.load_runs", fail)
     done = skit_here("compare", runs, "--fail-if", FAILS)
     assert (done.returncode, "Traceback" in done.stderr) == (code, code == 70)
     assert done.stderr.splitlines()[-1].startswith(line)

@@ -59,9 +59,9 @@ from specbench_kit.live.server.service import VerificationService
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Down, Status, Up, text_hash
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.method_metrics import MethodMetrics
 from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.statistics import units_of
-from specbench_kit.metrics.summary import own_metrics
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.deployment import Link
 
@@ -455,7 +455,7 @@ def test_what_was_sent_and_dropped_is_counted_and_costs_no_verification(wire: Wi
     ]
     assert max(sent) > 5, "an answer returns its credit"
     finished = list(records.values())
-    metrics = own_metrics(RequestGroup(finished), NO_REQUESTS, units_of(finished), None)
+    metrics = MethodMetrics(RequestGroup(finished), NO_REQUESTS, units_of(finished)).own()
     assert metrics["draft_bytes"] == sum(step.sent_bytes for step in rounds)
     assert 0 < metrics["stale_bytes_share"] < 1
     assert metrics["wdt_share"] > 0.5

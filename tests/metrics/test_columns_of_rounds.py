@@ -6,7 +6,6 @@ from metric_records import record, round_of
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.acceptance import RATIOS, acceptance_by_position, counts, ratios
-from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.rounds import RequestGroup, RoundColumns
 
@@ -46,7 +45,7 @@ def test_a_burst_among_single_tokens_is_shared_out_and_an_empty_one_is_none() ->
 
 def test_no_rounds_have_no_gaps() -> None:
     assert inter_token_gaps(RoundColumns([])).tolist() == []
-    assert makespan_s([]) == 0.0
+    assert RequestGroup([]).makespan_s == 0.0
 
 
 def test_a_request_without_rounds_counts_as_one_of_nothing() -> None:

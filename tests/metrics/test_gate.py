@@ -23,16 +23,17 @@ def compared(
     old_s: Sequence[float], new_s: Sequence[float], time_kind: TimeKind = "measured"
 ) -> Comparison:
     """Return a comparison of two runs of one method, whose baseline took a second for every prompt."""
+    units = {str(number): number for number in range(len(old_s))}
     entries = [
         TableEntry(
-            label,
             RequestGroup(_records(seconds, time_kind)),
             RequestGroup(_records([1.0] * len(seconds), time_kind)),
+            units,
+            label=label,
         )
         for label, seconds in (("wisp", old_s), ("wisp #2", new_s))
     ]
-    units = {str(number): number for number in range(len(old_s))}
-    rows = rows_of(entries, Reference("wisp", ("wisp",)), units)
+    rows = rows_of(entries, Reference("wisp", ("wisp",)))
     series = [MethodSeries(label, {}) for label in rows]
     return Comparison(
         series=series, parts=[ComparisonTable("overall", "all requests", rows)], reference="wisp"

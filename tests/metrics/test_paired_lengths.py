@@ -5,7 +5,7 @@ import pytest
 
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.paired import Side, relative_speed, speedup
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 
@@ -58,9 +58,12 @@ def test_a_table_holds_both_ratios_and_goes_by_times_per_token() -> None:
     for records in (plain, short):
         for record in records:
             record.rounds = [RoundRecord(0, 0, 0, len(record.output_ids), *[0.0] * 8)]
-    entries = [TableEntry("plain", RequestGroup(plain), is_baseline=True, is_sampled=True)]
-    entries.append(TableEntry("short", RequestGroup(short), RequestGroup(plain), is_sampled=True))
-    rows = rows_of(entries, choose_reference(entries, UNITS), UNITS)
+    base, method = RequestGroup(plain), RequestGroup(short)
+    entries = [
+        TableEntry(base, NO_REQUESTS, UNITS, label="plain", is_baseline=True, is_sampled=True),
+        TableEntry(method, base, UNITS, label="short", is_sampled=True),
+    ]
+    rows = rows_of(entries, choose_reference(entries))
     row = rows["short"]
     assert row.time_ratio is not None
     assert row.speedup is not None

@@ -107,7 +107,9 @@ def entry(name: str, seconds: Array, baseline: Sequence[RequestRecord] = ()) -> 
     records = [
         RequestRecord(str(n), "", [1], [2], e2e_s=float(own)) for n, own in enumerate(seconds)
     ]
-    return TableEntry(name, RequestGroup(records), RequestGroup(baseline), is_baseline=not baseline)
+    units = {str(n): n for n in range(PROMPTS)}
+    sides = RequestGroup(records), RequestGroup(baseline)
+    return TableEntry(*sides, units, label=name, is_baseline=not baseline)
 
 
 def bounds_beside(*tied: str) -> dict[str, list[float] | None]:
@@ -119,8 +121,7 @@ def bounds_beside(*tied: str) -> dict[str, list[float] | None]:
     entries += [entry("slow", plain * np.exp(rng.normal(0.6, 0.1, PROMPTS)), baseline)]
     entries += [entry("fast", plain * np.exp(rng.normal(-0.5, 0.1, PROMPTS)), baseline)]
     entries += [entry(name, plain, baseline) for name in tied]
-    units = {str(n): n for n in range(PROMPTS)}
-    rows = rows_of(entries, choose_reference(entries, units), units)
+    rows = rows_of(entries, choose_reference(entries))
     return {
         f"{name} {metric}": rows[name].bounds(metric)
         for name, metric in [

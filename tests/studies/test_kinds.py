@@ -21,13 +21,14 @@ STUDIES_OF_0_2 = sorted(path for path in OLD.iterdir() if path.name != "bench")
 STATED = ("--acceptance", "iid:alpha=0.8,length=3", "--prompt-tokens", 60, "--output-tokens", 20)
 SHORT = ("--duration", 8, "--warm-up", 2, "--seeds", 1, "--jobs", 1)
 COMMANDS = {
+    "bench": ("--method", "fixed-k:k=2", "--deployment", "wan"),
     "sweep": ("--method", "fixed-k:k=2", "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1"),
     "batch-sizes": ("--method", "fixed-k:k=2", "--deployment", "wan", "--sizes", "1,2"),
     "simulate": ("--system", "wisp", "--devices", "2,4", *STATED, *SHORT),
     "capacity": ("--system", "wisp", "--most", 16, *STATED, *SHORT),
     "profile-verifier": ("--gpu", "a100"),
 }
-ON_A_TRACE = ("sweep", "batch-sizes")
+ON_A_TRACE = ("bench", "sweep", "batch-sizes")
 
 
 @pytest.fixture(scope="module")
@@ -250,4 +251,9 @@ def test_a_benchmark_of_0_2_opens(tmp_path: Path) -> None:
     done = skit_here("report", OLD / "bench", "--out", tmp_path, "--format", "md,html")
     assert done.returncode == 0, done.stderr
     assert_marks_are_rendered(tmp_path)
-    assert "fixed-k:k=3" in (tmp_path / "report.md").read_text()
+    page = (tmp_path / "report.md").read_text()
+    assert "fixed-k:k=3" in page
+    (study,) = studies_in(OLD / "bench")
+    assert study.kind is kinds()["bench"]
+    assert f"**{study.headline}**" in page
+    assert api.load(OLD / "bench").headline == study.headline

@@ -139,12 +139,20 @@ class _ReportFiles:
             blocks.append(Figure(f"Timeline, {method}", self.files.path(name), caption))
 
     def _document(self, figures: Blocks) -> Document:
-        if len(self.comparison.runs) > 1:
-            return report.build(self.comparison, figures, self.look)
-        (run,) = self.comparison.runs
-        averages = report.averages(self.comparison)
-        repeats = report.repeats(self.comparison)
-        exports = [name for name in LINKED if (self.files.folder / name).exists()]
-        further = [*averages, *repeats, *figures]
-        problems = self.comparison.problems
-        return run_report.build(run, exports, further, problems)
+        return document(self.comparison, figures, self.look, exports_in(self.files.folder))
+
+
+def exports_in(folder: Path) -> list[str]:
+    """Return the files in the folder of a run that its report links to."""
+    return [name for name in LINKED if (folder / name).exists()]
+
+
+def document(
+    comparison: Comparison, figures: Blocks = (), look: Look = USUAL, exports: Sequence[str] = ()
+) -> Document:
+    """Return the page of a comparison; that of one run has a form of its own, with its `exports`."""
+    if len(comparison.runs) > 1:
+        return report.build(comparison, figures, look)
+    (run,) = comparison.runs
+    further = [*report.averages(comparison), *report.repeats(comparison), *figures]
+    return run_report.build(run, exports, further, comparison.problems)

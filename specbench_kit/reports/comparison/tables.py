@@ -27,12 +27,16 @@ CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
 
 def to_csv(comparison: Comparison) -> str:
     """Return one line per table and method, with every metric; what has no value is left empty."""
-    records = [
-        _record(comparison, part, label, row)
+    return csv_text(csv_rows(comparison))
+
+
+def csv_rows(comparison: Comparison) -> list[CsvRow]:
+    """Return one row per table and method, with every metric; what has no value is None."""
+    return [
+        _rounded(_record(comparison, part, label, row))
         for part in comparison.parts
         for label, row in part.rows.items()
     ]
-    return csv_text(list(map(_rounded, records)))
 
 
 def _rounded(record: CsvRow) -> CsvRow:

@@ -1,13 +1,9 @@
 """A comparison as a compact table on the terminal."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.result import Comparison, MethodSeries, RunResult
-from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import FASTER, NOT_LOSSLESS, SAMPLING_UNDECIDED, UNCHECKED
 from specbench_kit.reports import render_terminal
@@ -43,18 +39,6 @@ rows are against.
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} fastest lossless, deployable method; rows go from fast to slow"
 UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution undecided"
-
-
-def print_run(console: "Console", folder: Path) -> None:
-    """Print the run in a folder as a comparison of one method, or why there is nothing to
-    compare.
-    """
-    try:
-        runs, problems = load_runs([folder])
-    except SkitError as error:
-        render_terminal.show(console, [Paragraph(f"{error}.")])
-    else:
-        print_comparison(console, compare(runs, problems=problems))
 
 
 FEW = 5

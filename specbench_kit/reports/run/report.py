@@ -60,14 +60,6 @@ def build(
     if summary.baseline:
         sides[BASELINE] = summary.baseline.overall
     sent_states = [] if run.deployment else deployment.states_row(summary.hidden_states)
-    cautions = [
-        *result_cautions(summary),
-        *no_draft_accepted({code(name): overall}),
-        *resumption_cautions(run),
-        *setting_cautions(run),
-    ]
-    cautions += derived_range.of_run(run, summary)
-    cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
     # The first screen: the result in a sentence, what limits it, one figure and the table of
     # results.
     first = next((block for block in further if isinstance(block, Figure)), None)
@@ -76,7 +68,10 @@ def build(
     return Document.of(
         f"{code(name)} on {run.dataset.name or 'unnamed dataset'}",
         caution(machine.warnings(run), severe=True),
-        [Paragraph(f"**{headlines.of_run(run, summary)}**"), *caution(cautions)],
+        [
+            Paragraph(f"**{headlines.of_run(run, summary)}**"),
+            *caution(cautions(result, problems)),
+        ],
         [first] if first else [],
         [Heading("Results"), table, *paragraphs(*notes), *more_columns],
         [Heading("What was run"), facts([*setting(run), *sent_states])],
@@ -99,6 +94,21 @@ def build(
         [all_numbers(sides), sections.definitions()],
         provenance(run),
     )
+
+
+def cautions(result: RunResult, problems: Sequence[str] = ()) -> list[str]:
+    """Return what limits the numbers of a run, with a line on everything that could not be read."""
+    run, summary = result.fields, result.summary
+    name = code(method_label(run))
+    return [
+        *result_cautions(summary),
+        *no_draft_accepted({name: summary.overall}),
+        *resumption_cautions(run),
+        *setting_cautions(run),
+        *derived_range.of_run(run, summary),
+        *colocation.cautions(name, summary.overall),
+        *map(not_read, problems),
+    ]
 
 
 def engine_sentence(engine: EngineReference, overhead: EngineOverhead) -> str:

@@ -17,14 +17,13 @@ from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import Decode, compare
-from specbench_kit.metrics.cost import makespan_s
-from specbench_kit.metrics.result import Comparison, RunResult
-from specbench_kit.metrics.rounds import BesideBaseline, RequestGroup
+from specbench_kit.metrics.result import RunResult
+from specbench_kit.metrics.rounds import RequestGroup, RunRequests
 from specbench_kit.metrics.run_data import BenchmarkRun, measured_summary
 from specbench_kit.metrics.run_summary import ExactMatch, OutputVerdicts, RunSummary
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.reports import render_markdown
-from specbench_kit.reports.comparison.files import ALL, write_reports
+from specbench_kit.reports.comparison.files import ALL
 from specbench_kit.reports.run import report
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.timeline import token_view as token_pages
@@ -34,6 +33,7 @@ from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.line_file import RESUME_HINT
+from specbench_kit.studies.bench.kind import BENCH, BenchStudy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,14 +61,6 @@ class AnswerJudge(Protocol):
         self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
     ) -> ExactMatch | None:
         """Return how many answers match; None if no prompt has a reference answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequests(BesideBaseline):
-    """The requests of a run and of its baseline."""
-
-    group: RequestGroup
-    plain: RequestGroup
 
 
 class RequestReader:
@@ -106,6 +98,11 @@ class Conclusion:
             directory.path, directory.document, known.group, known.plain, self.summary
         )
 
+    def study(self, decode: Decode | None = None) -> BenchStudy | None:
+        """Return the run as a study; None if none of its requests is stored."""
+        run = self.run()
+        return BENCH.study(compare([run], decode=decode)) if run.records else None
+
 
 def conclude(
     runs: Sequence[RunDirectory],
@@ -120,13 +117,22 @@ def conclude(
     compares the runs.
     """
     read = read or RequestReader()
-    oracles = (run for run in runs if parse_method(str(run.document.method)).needs_reference)
-    oracle = next((_throughput(run, read(run).records) for run in oracles), None)
+    methods = [parse_method(str(run.document.method)) for run in runs]
+    oracles = (run for run, method in zip(runs, methods, strict=True) if method.needs_reference)
+    oracle = next((_throughput(run, read(run).group) for run in oracles), None)
     conclusions = []
     formats = ALL if sum(run.has_begun for run in runs) < 2 else MARKDOWN_ONLY
-    for run in runs:
+    for run, method in zip(runs, methods, strict=True):
         requests = read(run)
-        summary = _summarise(run, requests, output_judge, answer_judge, oracle)
+        records, baseline = requests.records, requests.baseline
+        verdicts = output_judge.judge(run.document, method, records, baseline)
+        answers = answer_judge.judge(records, baseline) if answer_judge else None
+        summary = structs.replace(
+            measured_summary(run.document, requests, method, oracle),
+            lossless=verdicts.lossless,
+            sampling=verdicts.sampling,
+            exact_match=answers,
+        )
         conclusions.append(Conclusion(run, summary, requests))
         write_report(conclusions[-1], formats, decode)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
@@ -141,44 +147,25 @@ def write_report(
 ) -> None:
     """Write a run's report into its own folder."""
     directory = conclusion.directory
-    run = conclusion.run()
-    if run.records:
-        write_reports(compare([run], decode=decode), directory.path, formats, hint=RESUME_HINT)
+    study = conclusion.study(decode)
+    if study is not None:
+        BENCH.pages(study, directory.path, formats, RESUME_HINT)
     else:
-        nothing = RunResult(name=directory.path.name, fields=run.fields, summary=run.summary)
-        document = report.build(nothing)
-        directory.write_report("report.md", render_markdown.render(document))
+        nothing = RunResult(
+            name=directory.path.name, fields=directory.document, summary=conclusion.summary
+        )
+        directory.write_report("report.md", render_markdown.render(report.build(nothing)))
 
 
-def _summarise(
-    directory: RunDirectory,
-    requests: RunRequests,
-    output_judge: OutputJudge,
-    answer_judge: AnswerJudge | None,
-    oracle: float | None,
-) -> RunSummary:
-    run = directory.document
-    records = requests.records
-    baseline = requests.baseline
-    method = parse_method(str(run.method))
-    verdicts = output_judge.judge(run, method, records, baseline)
-    return structs.replace(
-        measured_summary(run, requests.group, requests.plain, oracle),
-        lossless=verdicts.lossless,
-        sampling=verdicts.sampling,
-        exact_match=answer_judge.judge(records, baseline) if answer_judge else None,
-    )
-
-
-def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:
+def _throughput(run: RunDirectory, group: RequestGroup) -> float | None:
     """Return tokens per second over all requests; None if an interruption makes the clock
     meaningless.
     """
-    span_s = None if run.document.spans_interruption else makespan_s(records)
-    return sum(len(record.output_ids) for record in records) / span_s if span_s else None
+    span_s = None if run.document.spans_interruption else group.makespan_s
+    return sum(len(record.output_ids) for record in group.records) / span_s if span_s else None
 
 
-def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, Comparison] | None:
+def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> BenchStudy | None:
     """Write the report into a new folder below `out`; return None if fewer than two runs have any
     records.
     """
@@ -194,14 +181,12 @@ def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, 
         dict.fromkeys(str(conclusion.directory.document.dataset.name) for conclusion in conclusions)
     )
     folder = unused_folder(
-        out, "bench", datasets, {"runs": [one.directory.path.name for one in begun]}
+        out, BENCH.command, datasets, {"runs": [one.directory.path.name for one in begun]}
     )
-    write_reports(
-        comparison,
-        folder,
-        hint="the runs themselves are complete; make room, then write the report with skit report",
-    )
-    return folder, comparison
+    study = BENCH.study(comparison, folder)
+    hint = "the runs themselves are complete; make room, then write the report with skit report"
+    BENCH.pages(study, folder, ALL, hint)
+    return study
 
 
 TIMELINE = "timeline.json"

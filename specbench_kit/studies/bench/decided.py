@@ -81,12 +81,14 @@ class EarlyDecision:
 
     def _is_decided(self) -> bool:
         baseline = RequestGroup(self._records.get(BASELINE, []))
+        units = units_of(max(self._records.values(), key=len), self.batch_size)
         looks = count_looks(self.requests)
         entries = [
             TableEntry(
-                name,
                 RequestGroup(records),
                 NO_REQUESTS if name == BASELINE else baseline,
+                units,
+                label=name,
                 is_bound=name in self.bounds,
                 is_baseline=name == BASELINE,
                 may_win=None,
@@ -94,9 +96,8 @@ class EarlyDecision:
             )
             for name, records in self._records.items()
         ]
-        units = units_of(max(self._records.values(), key=len), self.batch_size)
-        reference = choose_reference(entries, units)
-        rows = rows_of(entries, reference, units)
+        reference = choose_reference(entries)
+        rows = rows_of(entries, reference)
         judged = [
             row
             for name, row in rows.items()

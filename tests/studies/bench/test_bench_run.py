@@ -1,6 +1,8 @@
 """One benchmark in one process: what is decoded, what is kept, and what is concluded from it."""
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +14,9 @@ from tiny_predictors import confidence_predictor
 from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.lossy import parse_lossy
-from specbench_kit.metrics import summary
+from specbench_kit.deployments.loading import load as load_deployment
+from specbench_kit.metrics import method_metrics
 from specbench_kit.metrics.comparison import compare
-from specbench_kit.metrics.rounds import Metrics, RoundColumns
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import RequestCounts
 from specbench_kit.reports.sections import cautions, wording
@@ -98,22 +100,38 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
 def test_the_metrics_of_requests_are_computed_once_for_summary_page_and_table(
     tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    computed: list[RoundColumns] = []
-    compute = summary.acceptance_by_position
+    computed: Counter[str] = Counter()
 
-    def counted(rounds: RoundColumns) -> Metrics:
-        computed.append(rounds)
-        return compute(rounds)
+    def counting(name: str) -> Callable[..., object]:
+        compute = getattr(method_metrics, name)
+
+        def counted(*arguments: object) -> object:
+            computed[name] += 1
+            return compute(*arguments)
+
+        return counted
 
     rows = [{**row, "category": f"c{number % 2}"} for number, row in enumerate(QUESTIONS)]
-    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "threshold"), rows)
+    options = settings(
+        tiny, tmp_path, "fixed-k:k=3", "threshold", deployment=load_deployment("wan")
+    )
+    benchmark = prepare(options, rows)
     benchmark.run(no_report)
-    monkeypatch.setattr(summary, "acceptance_by_position", counted)
+    own = ("counts", "pooled", "acceptance_by_position", "wasted_time", "latency", "phases")
+    beside = ("colocation", "ratio_intervals", "attainment")
+    of_run = ("per_makespan", "idle_shares")
+    for name in (*own, *beside, *of_run):
+        monkeypatch.setattr(method_metrics, name, counting(name))
     joint = report_jointly(tmp_path, benchmark.conclude())
-    # All requests and two categories, of the baseline and of both methods.
-    assert len(computed) == 3 * 3
+    # All requests and two categories, of the baseline and of both methods; a baseline is not held
+    # against itself, and only all requests have a makespan.
+    assert computed == {
+        **dict.fromkeys((*own, "colocation", "ratio_intervals"), 3 * 3),
+        "attainment": 2 * 3,
+        **dict.fromkeys(of_run, 3),
+    }
     assert joint is not None
-    assert [part.name for part in joint[1].parts] == ["all requests", "c0", "c1"]
+    assert [part.name for part in joint.result.parts] == ["all requests", "c0", "c1"]
 
 
 def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(
