@@ -29,6 +29,12 @@ from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.profilers.workload import verification
 from specbench_kit.serving.round_sources import acceptance_rate_of
 from specbench_kit.studies.reproduction.averages import Rows, averaged
+from specbench_kit.studies.reproduction.edge_rounds import (
+    edge_over_plain,
+    edge_round_rate,
+    forward_s,
+    tree_s,
+)
 from specbench_kit.studies.reproduction.selection import (
     selected_drafter,
     selected_length,
@@ -244,6 +250,10 @@ LAWS: Mapping[str, Callable[..., float]] = {
     "stage_gib": stage_gib,
     "beside_profile": joint_prefill_by_profile,
     "beside_data_sheet": joint_prefill_by_data_sheet,
+    "tree_s": tree_s,
+    "forward_s": forward_s,
+    "edge_round_rate": edge_round_rate,
+    "edge_over_plain": edge_over_plain,
     "selected_drafter": selected_drafter,
     "selected_length": selected_length,
     "selected_length_on_trace": selected_length_on_trace,

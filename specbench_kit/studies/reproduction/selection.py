@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from specbench_kit.core.errors import require
-from specbench_kit.profilers.base import MODELS
-from specbench_kit.profilers.loading import load
 from specbench_kit.serving.round_sources import acceptance_rate_of
+from specbench_kit.studies.reproduction.edge_rounds import tree_s
 from specbench_kit.traces.trace import TraceFile
 
 CONTEXT = 256
@@ -76,8 +75,7 @@ def select(
 
 def step_s(model: str, device: str, software: str) -> float:
     """Return the seconds in which a device drafts one token, by its data sheet."""
-    profile = load(f"{model}@{device}", role="drafter", software=software)
-    return MODELS[profile.form](**profile.coefficients).seconds([(1, CONTEXT)])
+    return tree_s(model, device, software, levels=1, beams=1, context=CONTEXT)
 
 
 @dataclass(frozen=True, kw_only=True)
