@@ -41,6 +41,11 @@ VARIANTS = {
     "reachable": ["reachable:predictor={predictor},max_draft=4"],
     "tail-pruning": ["tail-pruning:block=4,threshold=0.5,max_draft=5"],
     "goodput": ["goodput:interval=2,max_draft=3", "goodput:interval=2,max_draft=3,link=false"],
+    "dsde": [
+        "dsde:max_draft=4,calibration=2",
+        "dsde:max_draft=5,min_draft=1,calibration=1,short=2,long=4,cap=false",
+    ],
+    "nightjar": ["nightjar:max_draft=3,bin=2"],
     "sglang-throughput": ["sglang-throughput:steps=2,max_draft=4,window=3,interval=2"],
     "svip": ["svip:threshold=0.6,max_draft=8"],
     "adaspec": [

@@ -7,10 +7,11 @@ that let outputs differ.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch import Tensor
 
+from specbench_kit.decoding.distributions import FullDistributions
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.lossy import LossyRule, lossy_verdict
 from specbench_kit.decoding.rules import rule_for, walk
@@ -45,6 +46,10 @@ class Verdict:
     candidates: Sequence[Sequence[int]] = ()
     """The target's most likely tokens, best first, after the root and after each submitted node, if
     they are read.
+    """
+    divergences: Sequence[float] = ()
+    """The KL divergence, in nats, of the distribution that each submitted node was drafted from,
+    from the target's there, if they are read.
     """
     sent_bytes: int = 0
     """Bytes of the drafts that were sent to a server since the last round."""
@@ -134,7 +139,8 @@ class ModelVerifier:
     """Verifies by batched forwards of the target.
 
     `layers` are those whose hidden states the drafter reads, and `candidates` is the number of the target's most likely
-    tokens that the policy reads. A `lossy` rule takes the place of the lossless ones.
+    tokens that the policy reads. A `lossy` rule takes the place of the lossless ones. With
+    `divergences`, verdicts say how far the draft model's distributions lay from the target's.
     """
 
     def __init__(
@@ -144,12 +150,15 @@ class ModelVerifier:
         layers: Sequence[int] = (),
         candidates: int = 0,
         lossy: LossyRule | None = None,
+        *,
+        divergences: bool = False,
     ) -> None:
         self._runner = runner
         self._sampler = sampler
         self._layers = layers
         self._candidates = candidates
         self._lossy = lossy
+        self._divergences = divergences
         self.asynchronous = runner.asynchronous
         self._slots: dict[str, int] = {}
 
@@ -193,6 +202,11 @@ class ModelVerifier:
             verdict_on(draft, nodes, row, self._sampler, self._layers, self._lossy)
             for draft, nodes, row in zip(drafts, chosen, verified, strict=True)
         ]
+        if self._divergences:
+            verdicts = [
+                replace(verdict, divergences=divergences_of(verdict, row, self._sampler))
+                for verdict, row in zip(verdicts, verified, strict=True)
+            ]
         return (
             with_candidates(verdicts, rows, forward, self._candidates)
             if self._candidates
@@ -238,6 +252,31 @@ class VerifiedRow:
         """The `Padding` of the row in a batch of several rows; empty where there is none."""
         padding = self.forward.padding[self.number] if self.forward.padding else None
         return padding if padding is not None and padding.rows > 1 else ()
+
+
+LEAST_PROBABILITY = 1e-10
+"""Probabilities count as this at least, so that what top-k or top-p cuts off leaves a divergence
+finite.
+"""
+
+
+def divergences_of(verdict: Verdict, row: VerifiedRow, sampler: Sampler) -> list[float]:
+    """Return the KL divergence of the draft model's distribution from the target's at every
+    submitted node, in nats.
+    """
+    nodes = verdict.submitted
+    if not nodes:
+        return []
+    tree = verdict.draft.tree
+    target = sampler.probabilities(row.logits(nodes)).clamp(min=LEAST_PROBABILITY).log()
+    columns = {0: 0} | {node: column for column, node in enumerate(nodes, start=1)}
+    found = []
+    for node in nodes:
+        source, drafted = tree.source(node)
+        draft = cast(FullDistributions, source).probabilities[drafted].to(target.device)
+        surprise = draft.clamp(min=LEAST_PROBABILITY).log() - target[columns[tree.parents[node]]]
+        found.append(max(0.0, float((draft * surprise).sum())))
+    return found
 
 
 def verified_rows(forward: Forward, rows: Sequence[Append], *, greedy: bool) -> list[VerifiedRow]:

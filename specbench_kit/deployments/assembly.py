@@ -75,7 +75,12 @@ def local_loop(
         )
     source = _in_slices(stages) if stages else target
     verifier = ModelVerifier(
-        source, setup.sampler, method.drafting.layers(models), method.reads_candidates, setup.lossy
+        source,
+        setup.sampler,
+        method.drafting.layers(models),
+        method.reads_candidates,
+        setup.lossy,
+        divergences=method.reads_divergences,
     )
     make = partial(Engine, round_policy(method), setup=setup, name=method.display_name)
     if deployment is None:

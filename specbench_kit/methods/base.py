@@ -348,6 +348,13 @@ class Method(ABC):
         return 0
 
     @property
+    def reads_divergences(self) -> bool:
+        """Return True if the policy learns how far the draft model's distribution lay from the
+        target's at each verified token.
+        """
+        return False
+
+    @property
     def overlaps(self) -> bool:
         """Return True if the method drafts while the target verifies."""
         return False

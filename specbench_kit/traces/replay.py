@@ -55,6 +55,10 @@ CANDIDATES = (
     "a trace holds no candidates of the target for tokens that it rejects, so a method that learns from them cannot be "
     "replayed: run it live"
 )
+DIVERGENCES = (
+    "a trace holds no distributions of the target, so a method that learns how far the draft model's lie from them "
+    "cannot be replayed: run it live"
+)
 MODEL = "model"
 """The drafter that most methods have by default."""
 
@@ -276,6 +280,7 @@ def require_replayable(method: Method, header: TraceHeader) -> None:
     if method.own_distributions:
         raise SkitError(DISTRIBUTIONS)
     require(not method.reads_candidates, f"{method.display_name}: {CANDIDATES}")
+    require(not method.reads_divergences, f"{method.display_name}: {DIVERGENCES}")
     if method.required_capability == Capability.TREES and method.pipeline is None:
         require(
             bool(header.trees),

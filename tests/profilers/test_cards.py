@@ -71,6 +71,7 @@ def test_every_required_device_has_a_card() -> None:
     required = "a100-40 a100-80 h100 h200 b200 rtx-pro-6000 l40 l40s rtx4090 rtx3090 rtx4070ti-super rtx2080ti cpu"
     required += " jetson-agx-orin-64 snapdragon-8-gen-3 snapdragon-8-elite a40 l4 l20 rtx5090 rtx4080 h20 gh200 gb200"
     required += " b300 mi300x mi325x mi355x rtx3060 rtx4070 jetson-orin-nano-8 m2-ultra m4-max"
+    required += " raspberry-pi-5 raspberry-pi-4b"
     assert set(required.split()) <= set(bundled_devices())
     assert find_device("a100") is find_device("A100-80")
     a100, l40s = device_reported_as("NVIDIA A100-SXM4-40GB"), device_reported_as("NVIDIA L40S")

@@ -49,6 +49,10 @@ class DraftingOffer:
                 f"--method {spec}: it reads the target's candidates, which the server does not keep",
             )
             require(
+                not method.reads_divergences,
+                f"--method {spec}: it reads the target's distributions, which the server does not keep",
+            )
+            require(
                 not method.drafting.layers(self.models),
                 f"--method {spec}: it reads the target's hidden states, which the server does not keep",
             )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -39,16 +39,39 @@ class TunedMethod:
     gain_interval: Annotated[
         list[float] | None,
         Meta(
-            description="95% interval of the speed / that of the default options; null for batches, whose "
-            "requests share their time, without 'default_tokens_per_s', and for too few test "
+            description="95% interval of what decided / that of the default options; null where speed decided "
+            "for batches, whose requests share their time, without 'default_tokens_per_s', and for too few test "
             "requests"
         ),
     ] = None
+    value: Annotated[
+        float | None,
+        Meta(
+            description="what the objective of the tuning maximises, of the chosen spec on the test requests; null "
+            "for goodput, which is 'tokens_per_s'"
+        ),
+    ] = None
+    default_value: Annotated[
+        float | None,
+        Meta(
+            description="the same of the default options; null for goodput, and if the trace cannot serve these"
+        ),
+    ] = None
+
+    @property
+    def merit(self) -> float:
+        """What the objective of the tuning maximises."""
+        return self.tokens_per_s if self.value is None else self.value
+
+    @property
+    def default_merit(self) -> float | None:
+        """The same of the default options; None if the trace cannot serve these."""
+        return self.default_tokens_per_s if self.value is None else self.default_value
 
 
 @dataclass(frozen=True, slots=True)
 class TunedDraft:
-    """One draft of several that were compared, and the method that is fastest with it, on the test
+    """One draft of several that were compared, and the method that is best with it, on the test
     requests.
     """
 
@@ -57,9 +80,20 @@ class TunedDraft:
     step_s: Annotated[
         float, Meta(description="seconds of a draft step when the trace was recorded")
     ]
-    method: Annotated[str, Meta(description="name of the fastest method")]
+    method: Annotated[str, Meta(description="name of the best method")]
     spec: Annotated[str, Meta(description="its chosen spec")]
     tokens_per_s: Annotated[float, Meta(description="tokens per second of that spec")]
+    value: Annotated[
+        float | None,
+        Meta(
+            description="what the objective maximises, of that spec; null for goodput, which is 'tokens_per_s'"
+        ),
+    ] = None
+
+    @property
+    def merit(self) -> float:
+        """What the objective of the tuning maximises."""
+        return self.tokens_per_s if self.value is None else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +130,12 @@ class TunedOptions:
         Meta(description="what disturbed the machine that timed the steps, if its times decided"),
     ] = field(default_factory=list)
     """What disturbed the machine that timed the steps, if its times decided."""
+    objective: Annotated[
+        Literal["goodput", "cost", "energy"],
+        Meta(
+            description="what decided: tokens per second, per verified token, or per second of drafting"
+        ),
+    ] = "goodput"
 
     def spec(self, spec: str) -> str:
         """Return the tuned spec of a method; a spec with options of its own is returned

@@ -29,6 +29,17 @@ from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.profilers.workload import verification
 from specbench_kit.serving.round_sources import acceptance_rate_of
 from specbench_kit.studies.reproduction.averages import Rows, averaged
+from specbench_kit.studies.reproduction.edge_rounds import (
+    edge_over_plain,
+    edge_round_rate,
+    forward_s,
+    tree_s,
+)
+from specbench_kit.studies.reproduction.selection import (
+    selected_drafter,
+    selected_length,
+    selected_length_on_trace,
+)
 
 POSITIONS = 1000
 """Positions over which the probability of the target's top token is averaged."""
@@ -239,6 +250,13 @@ LAWS: Mapping[str, Callable[..., float]] = {
     "stage_gib": stage_gib,
     "beside_profile": joint_prefill_by_profile,
     "beside_data_sheet": joint_prefill_by_data_sheet,
+    "tree_s": tree_s,
+    "forward_s": forward_s,
+    "edge_round_rate": edge_round_rate,
+    "edge_over_plain": edge_over_plain,
+    "selected_drafter": selected_drafter,
+    "selected_length": selected_length,
+    "selected_length_on_trace": selected_length_on_trace,
 }
 """Closed forms by the names that experiments use; the parameters are keys of an experiment's
 file.

@@ -71,7 +71,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from rich.console import Console
 
-PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedge": "SpecEdge"}
+PAPERS = {
+    "wisp": "WISP",
+    "specpipe": "SpecPipe",
+    "adaspec": "AdaSpec",
+    "specedge": "SpecEdge",
+    "configspec": "ConfigSpec",
+}
 NUMBER_COLUMNS = ("configuration", "metric", "role", "published")
 RATIO = "ours / published"
 SHARE = "share of the effect"

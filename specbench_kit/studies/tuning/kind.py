@@ -20,7 +20,7 @@ DRAFTS = "drafts.csv"
 
 
 class TuningKind(StudyKind[RunDescription, TuningSummary]):
-    """The options of each method that are fastest on a trace.
+    """The options of each method that are best on a trace.
 
     Its folder stands beside the file that `skit bench --tuned` reads, and has that file's name
     without the suffix.
@@ -32,7 +32,7 @@ class TuningKind(StudyKind[RunDescription, TuningSummary]):
     file_suffix = ".json"
 
     def headline(self, study: TuningStudy) -> str:
-        """Return the fastest tuned method and what tuning gained."""
+        """Return the best tuned method and what tuning gained."""
         return report.headline(study.result)
 
     def cautions(self, study: TuningStudy) -> list[str]:
@@ -63,11 +63,16 @@ class TuningKind(StudyKind[RunDescription, TuningSummary]):
                 "tokens_per_s": choice.tokens_per_s,
                 "default_tokens_per_s": choice.default_tokens_per_s,
             }
+            if choice.value is not None:
+                speeds |= {"value": choice.value, "default_value": choice.default_value}
             gains = {"gain": gain.value, "gain_low": low, "gain_high": high}
             rows.append(
                 {"method": name, "spec": choice.spec, "tried": choice.tried, **speeds, **gains}
             )
-        drafts = [asdict(draft) for draft in study.result.drafts]
+        drafts = [
+            {name: value for name, value in asdict(draft).items() if value is not None}
+            for draft in study.result.drafts
+        ]
         return {"tuned.csv": rows, **({DRAFTS: drafts} if drafts else {})}
 
     def print(self, console: "Console", study: TuningStudy) -> None:

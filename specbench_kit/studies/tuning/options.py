@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from specbench_kit.core.common_options import BatchSize, Seed
 from specbench_kit.core.option import RUN, Option
+
+Objective = Literal["goodput", "cost", "energy"]
+"""What is maximised: tokens per second, per verified token, or per second of drafting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,5 +33,14 @@ class TuningOptions:
     budget: Annotated[
         int, Option("Number of settings to try per method, its default included.", RUN)
     ] = 16
+    objective: Annotated[
+        Objective,
+        Option(
+            "What decides: tokens per second (goodput), per token that the server verifies (cost), or per second that "
+            "the device drafts (energy).",
+            RUN,
+            "for",
+        ),
+    ] = "goodput"
     batch_size: BatchSize = 1
     seed: Seed = 0

@@ -27,10 +27,11 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections.cautions import shorter_drafts
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture
-from specbench_kit.reports.writing.formatting import ABSENT, interval, rate, times
+from specbench_kit.reports.writing.formatting import ABSENT, interval, rate, significant, times
 from specbench_kit.reports.writing.palette import COLOURS
 from specbench_kit.runs.document import LoweredLimit, RunDescription
 from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
+from specbench_kit.studies.tuning.objectives import OBJECTIVES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,42 +41,46 @@ FEW_REQUESTS = 20
 
 
 def gain(choice: TunedMethod) -> Estimate:
-    """Return the speed of the chosen options over that of the defaults; without a value if these
+    """Return what decided of the chosen options over that of the defaults; without a value if these
     cannot run.
     """
-    ratio = (
-        choice.tokens_per_s / choice.default_tokens_per_s if choice.default_tokens_per_s else None
-    )
+    ratio = choice.merit / choice.default_merit if choice.default_merit else None
     return Estimate(ratio, choice.gain_interval)
 
 
 def headline(tuned: TunedOptions) -> str:
-    """Return the fastest tuned method in a sentence, with what tuning gained and the interval of
+    """Return the best tuned method in a sentence, with what tuning gained and the interval of
     that.
     """
     if not tuned.methods:
         return "No method could be tuned on this trace."
-    name, best = max(tuned.methods.items(), key=lambda item: item[1].tokens_per_s)
+    name, best = max(tuned.methods.items(), key=lambda item: item[1].merit)
+    measure = OBJECTIVES[tuned.objective]
     gained = gain(best)
     bounds = gained.bounds
     if all(choice.tried == 1 for choice in tuned.methods.values()):
         names = ", ".join(map(code, tuned.methods))
         return f"Nothing was tuned: nothing but the defaults of {names} was tried."
     among = f"Of {len(tuned.methods)} tuned methods, " if len(tuned.methods) > 1 else ""
-    speed = f"{among}{code(best.spec)} is the fastest: {rate(best.tokens_per_s)} on requests that chose no options"
+    merit = rate(best.merit) if measure.speed else f"{significant(best.merit)} {measure.unit}"
+    done = f"{among}{code(best.spec)} is {measure.best}: {merit} on requests that chose no options"
     if gained.value is None:
-        return f"{speed}; the defaults of {code(name)} cannot be replayed on this trace."
-    if best.tokens_per_s == best.default_tokens_per_s:
-        return f"{speed}; no other setting of {code(name)} was faster than its defaults."
+        return f"{done}; the defaults of {code(name)} cannot be replayed on this trace."
+    if best.merit == best.default_merit:
+        better = "faster" if measure.speed else "better"
+        return f"{done}; no other setting of {code(name)} was {better} than its defaults."
     within = f" (95% interval {interval(bounds)})" if bounds else " (without an interval)"
     shown = ", which shows no gain" if bounds is not None and bounds[0] <= 1 <= bounds[1] else ""
-    return f"{speed}, {times(gained.value)}{within} the speed of its defaults{shown}."
+    those = "the speed" if measure.speed else "those"
+    return f"{done}, {times(gained.value)}{within} {those} of its defaults{shown}."
 
 
 def table(tuned: TunedOptions) -> Table:
-    """Return a row per method, from fast to slow."""
+    """Return a row per method, the best first."""
+    measure = OBJECTIVES[tuned.objective]
     columns = (
         "method",
+        *(() if measure.speed else (Column(measure.unit, "number"),)),
         Column("tuned\ntokens/s", "number"),
         Column("default\ntokens/s", "number"),
         Column("gain (95%)", "times"),
@@ -83,9 +88,11 @@ def table(tuned: TunedOptions) -> Table:
         "options",
     )
     rows: list[list[Cell]] = []
-    for name, choice in sorted(tuned.methods.items(), key=lambda item: -item[1].tokens_per_s):
+    for name, choice in sorted(tuned.methods.items(), key=lambda item: -item[1].merit):
         options = choice.spec.partition(":")[2]
         speeds: list[Cell] = [choice.tokens_per_s, choice.default_tokens_per_s, gain(choice)]
+        if not measure.speed:
+            speeds.insert(0, choice.merit)
         rows.append(
             [code(name), *speeds, choice.tried, code(options) if options else "the defaults"]
         )
@@ -97,23 +104,28 @@ def draft_headline(tuned: TunedOptions) -> str:
     chose nothing.
     """
     chosen, *others = tuned.drafts
-    best = max(others, key=lambda draft: draft.tokens_per_s)
+    best = max(others, key=lambda draft: draft.merit)
+    measure = OBJECTIVES[tuned.objective]
+    ratio = times(chosen.merit / best.merit)
+    those = (
+        f"decodes {ratio} as fast with it as {code(best.spec)} with {best.name}"
+        if measure.speed
+        else f"has {ratio} the {measure.unit} with it that {code(best.spec)} has with {best.name}"
+    )
     return (
-        f"Of {len(tuned.drafts)} drafts, {chosen.name} is chosen: {code(chosen.spec)} decodes "
-        f"{times(chosen.tokens_per_s / best.tokens_per_s)} as fast with it as {code(best.spec)} with {best.name}, on "
-        "requests that chose nothing."
+        f"Of {len(tuned.drafts)} drafts, {chosen.name} is chosen: {code(chosen.spec)} {those}, on requests that "
+        "chose nothing."
     )
 
 
 def draft_table(tuned: TunedOptions) -> Table:
     """Return a row per draft, the chosen one first."""
-    columns = ("draft", Column("step", "seconds"), Column("tokens/s", "number"), "fastest method")
+    measure = OBJECTIVES[tuned.objective]
+    best = measure.best.removeprefix("the ")
+    columns = ("draft", Column("step", "seconds"), Column(measure.unit, "number"), f"{best} method")
     return Table(
         columns,
-        [
-            [draft.name, draft.step_s, draft.tokens_per_s, code(draft.spec)]
-            for draft in tuned.drafts
-        ],
+        [[draft.name, draft.step_s, draft.merit, code(draft.spec)] for draft in tuned.drafts],
     )
 
 
@@ -194,6 +206,7 @@ def build(
     rows = [
         ("trace", f"{tuned.run['requests']} requests of {name or 'a recorded dataset'}"),
         ("deployment", tuned.deployment),
+        ("what decided", f"{tuned.objective}: {OBJECTIVES[tuned.objective].unit}"),
         ("batch size", str(tuned.batch_size)),
         ("settings tried per method", f"at most {tuned.budget}, the defaults among them"),
         *((f"left out: {code(spec)}", reason) for spec, reason in left_out.items()),
@@ -226,42 +239,48 @@ def terminal(tuned: TunedOptions) -> Blocks:
 
 
 NOTE = (
-    "Hollow: with the default options; filled: with the chosen ones; both on requests that chose none. To the right is "
-    "faster."
+    "Hollow: with the default options; filled: with the chosen ones; both on requests that chose "
+    "none. To the right is "
 )
 
 
 def picture(tuned: TunedOptions) -> Picture | None:
-    """Return the picture of each method's speed before and after tuning, from fast to slow; None
-    without methods.
+    """Return the picture of what decided, of each method before and after tuning, the best first;
+    None without methods.
     """
-    ordered = sorted(tuned.methods.items(), key=lambda item: -item[1].tokens_per_s)
+    measure = OBJECTIVES[tuned.objective]
+    ordered = sorted(tuned.methods.items(), key=lambda item: -item[1].merit)
 
     def paint(axes: "Axes") -> None:
         for number, (_, choice) in enumerate(ordered):
-            if (default := choice.default_tokens_per_s) is not None:
-                axes.plot(
-                    [default, choice.tokens_per_s], [number, number], color=COLOURS[0], linewidth=2
-                )
+            if (default := choice.default_merit) is not None:
+                axes.plot([default, choice.merit], [number, number], color=COLOURS[0], linewidth=2)
                 axes.plot(
                     [default], [number], "o", color=COLOURS[0], markerfacecolor="none", markersize=9
                 )
-            axes.plot([choice.tokens_per_s], [number], "o", color=COLOURS[0], markersize=5)
+            axes.plot([choice.merit], [number], "o", color=COLOURS[0], markersize=5)
         axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
         axes.invert_yaxis()
         axes.margins(y=0.3)
         # By the speeds and not by their spread, which is nothing where all methods are alike.
         axes.set_xlim(
             0,
-            1.06
-            * max(max(one.tokens_per_s, one.default_tokens_per_s or 0.0) for _, one in ordered),
+            1.06 * max(max(one.merit, one.default_merit or 0.0) for _, one in ordered),
         )
-        axes.set_xlabel("tokens per second")
+        axes.set_xlabel("tokens per second" if measure.speed else measure.unit)
         axes.grid(axis="x", alpha=0.3)
 
     height_in = 0.8 + 0.24 * max(2, len(ordered))
     return (
-        Picture("tuning_gain", "Speed before and after tuning", NOTE, height_in, paint)
+        Picture(
+            "tuning_gain",
+            "Speed before and after tuning"
+            if measure.speed
+            else f"{measure.unit.capitalize()} before and after tuning",
+            NOTE + ("faster." if measure.speed else "better."),
+            height_in,
+            paint,
+        )
         if ordered
         else None
     )

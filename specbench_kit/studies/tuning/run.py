@@ -23,6 +23,7 @@ from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.bench.choice import expand
 from specbench_kit.studies.bench.tuned_options import TunedDraft, TunedMethod, TunedOptions, save
 from specbench_kit.studies.tuning.kind import DRAFTS, TUNING, TuningStudy
+from specbench_kit.studies.tuning.objectives import OBJECTIVES, Measure, tokens_per_s
 from specbench_kit.studies.tuning.options import TuningOptions
 from specbench_kit.studies.tuning.summary import TuningSummary
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
@@ -92,6 +93,7 @@ def _describe(settings: TuningSettings, tuned: TunedOptions) -> JsonObject:
         "config": {
             "methods": list(settings.methods),
             "budget": settings.budget,
+            "objective": settings.objective,
             "batch_size": settings.batch_size,
             "seed": settings.seed,
         },
@@ -114,14 +116,14 @@ def _deployment(settings: TuningSettings, trace: TraceFile) -> Deployment:
 
 
 def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptions, dict[str, str]]:
-    """Return the fastest candidate of every method, and the reasons why methods have none.
+    """Return the best candidate of every method, and the reasons why methods have none.
 
-    Of several traces it is those of the draft with which the fastest method was fastest on the requests that choose.
+    Of several traces it is those of the draft with which the best method was best on the requests that choose.
     `report` is called with the method and the number of its candidates.
     """
     tuners = _tuners(settings)
     outcomes = [_tune(settings, tuner, report) for tuner in tuners]
-    best = max(range(len(tuners)), key=lambda number: tuners[number].fastest)
+    best = max(range(len(tuners)), key=lambda number: tuners[number].best_value)
     tuned, left_out = outcomes[best]
     if len(tuners) > 1:
         order = sorted(range(len(tuners)), key=lambda number: number != best)
@@ -164,7 +166,7 @@ def _answer(request: RequestTrace) -> tuple[str, list[int], list[int]]:
 
 
 def _of_draft(tuner: "_Tuner", tuned: TunedOptions) -> TunedDraft:
-    spec, best = max(tuned.methods.items(), key=lambda item: item[1].tokens_per_s)
+    spec, best = max(tuned.methods.items(), key=lambda item: item[1].merit)
     return TunedDraft(
         tuner.draft,
         tuner.trace.path.name,
@@ -172,6 +174,7 @@ def _of_draft(tuner: "_Tuner", tuned: TunedOptions) -> TunedDraft:
         spec,
         best.spec,
         best.tokens_per_s,
+        best.value,
     )
 
 
@@ -202,7 +205,12 @@ def _tune(
         **lowered_limits(tuned, trace.header),
     }
     return TunedOptions(
-        tuned, tuner.deployment.name, settings.batch_size, settings.budget, run
+        tuned,
+        tuner.deployment.name,
+        settings.batch_size,
+        settings.budget,
+        run,
+        objective=settings.objective,
     ), left_out
 
 
@@ -227,7 +235,7 @@ def candidates(name: str, budget: int, seed: int) -> list[str]:
 
 @dataclass
 class _Tuner:
-    """Replays candidates on the `choosing` requests, and the fastest on the `test` requests."""
+    """Replays candidates on the `choosing` requests, and the best on the `test` requests."""
 
     settings: TuningSettings
     trace: TraceFile
@@ -236,11 +244,12 @@ class _Tuner:
 
     answers: list[tuple[str, list[int], list[int]]]
     """The recorded answers of all requests, in which traces that are compared must not differ."""
-    fastest: float = 0.0
-    """The tokens per second of the fastest candidate of all methods on the choosing requests."""
+    best_value: float = 0.0
+    """What the objective maximises, of the best candidate of all methods on the choosing requests."""
 
     def __post_init__(self) -> None:
         self.deployment = _deployment(self.settings, self.trace)
+        self.measure = OBJECTIVES[self.settings.objective]
 
     @property
     def disturbed(self) -> list[str]:
@@ -256,45 +265,51 @@ class _Tuner:
         return str(self.trace.provenance("models", "draft", "name"))
 
     def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
-        """Return the fastest candidate; candidates that the trace cannot serve are skipped."""
+        """Return the best candidate; candidates that the trace cannot serve are skipped."""
         grid = candidates(name, self.settings.budget, self.settings.seed)
         longest = self.trace.header.max_draft
         grid += methods.get(name).tuning_specs(
-            self._choosing_speed, self.settings.batch_size, longest
+            self._choosing_value, self.settings.batch_size, longest
         )
         if takes_recorded_drafter(parse_method(name), self.trace.header):
             # The tuned options are for runs without the trace, which have to draft in the same way.
             grid = [with_option(spec, "drafter", self.trace.header.drafter) for spec in grid]
         specs = list(dict.fromkeys(fit_spec(spec, self.trace.header) for spec in grid))
-        speeds: dict[str, float] = {}
+        values: dict[str, float] = {}
         errors: list[SkitError] = []
         for tried, spec in enumerate(specs, 1):
             try:
-                speeds[spec] = self._choosing_speed(spec, self.settings.batch_size)
+                values[spec] = self._choosing_value(spec, self.settings.batch_size)
             except SkitError as error:
                 errors.append(error)
             report(name, tried, len(specs))
-        if not speeds:
+        if not values:
             raise errors[0]
-        best = max(speeds, key=speeds.__getitem__)
-        self.fastest = max(self.fastest, speeds[best])
+        best = max(values, key=values.__getitem__)
+        self.best_value = max(self.best_value, values[best])
         size = self.settings.batch_size
         tuned = self._replayed(best, self.test, size)
-        default = self._replayed(specs[0], self.test, size) if specs[0] in speeds else None
+        default = self._replayed(specs[0], self.test, size) if specs[0] in values else None
+        measure = self.measure
+        # Requests of a batch share their time, and nothing else.
+        comparable = size == 1 or not measure.speed
         return TunedMethod(
             best,
-            len(speeds),
-            _speed(tuned),
-            _speed(default) if default else None,
-            _gain_interval(tuned, default) if default and size == 1 else None,
+            len(values),
+            tokens_per_s(tuned),
+            tokens_per_s(default) if default else None,
+            _gain_interval(measure, tuned, default) if default and comparable else None,
+            None if measure.speed else measure.value(tuned),
+            measure.value(default) if default and not measure.speed else None,
         )
 
-    def _choosing_speed(self, spec: str, batch_size: int) -> float:
-        return self.tokens_per_s(spec, self.choosing, batch_size)
-
-    def tokens_per_s(self, spec: str, requests: Sequence[RequestTrace], batch_size: int) -> float:
-        """Return the committed tokens over the seconds until the last request is answered."""
-        return _speed(self._replayed(spec, requests, batch_size))
+    def _choosing_value(self, spec: str, batch_size: int) -> float:
+        value = self.measure.value(self._replayed(spec, self.choosing, batch_size))
+        if value is None:
+            raise SkitError(
+                f"{spec}: drafts nothing here, of which {self.measure.unit} say nothing: choose by another --for"
+            )
+        return value
 
     def _replayed(
         self, spec: str, requests: Sequence[RequestTrace], batch_size: int
@@ -312,20 +327,10 @@ class _Tuner:
         )
 
 
-def _speed(records: Sequence[RequestRecord]) -> float:
-    return sum(len(record.output_ids) for record in records) / max(
-        record.finished_s or 0.0 for record in records
-    )
-
-
 def _gain_interval(
-    tuned: Sequence[RequestRecord], default: Sequence[RequestRecord]
+    measure: Measure, tuned: Sequence[RequestRecord], default: Sequence[RequestRecord]
 ) -> list[float] | None:
-    """Return the interval of the ratio of speeds, from the times of the same requests, answered one
-    by one.
-    """
-    return interval_of_ratio(_seconds(default), _seconds(tuned))
-
-
-def _seconds(records: Sequence[RequestRecord]) -> list[float]:
-    return [record.e2e_s or 0.0 for record in records]
+    """Return the interval of the gain, from what the same requests take with either options."""
+    return interval_of_ratio(
+        [measure.spent(record) for record in default], [measure.spent(record) for record in tuned]
+    )

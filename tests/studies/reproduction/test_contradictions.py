@@ -8,6 +8,7 @@ from documents import ROOT
 from specbench_kit.papers.experiment import worlds
 from specbench_kit.profilers.loading import load
 from specbench_kit.studies.reproduction.laws import pipeline_s
+from specbench_kit.studies.reproduction.selection import expected_tokens
 
 PEAK_FLOPS, FLOP_PER_TOKEN = 312e12, 2 * 32.8e9
 """An A100 in half precision, and Qwen3-32B."""
@@ -19,7 +20,7 @@ def argument(paper: str, claims: str) -> str:
 
 
 def test_every_paper_has_a_world_and_what_its_numbers_exclude() -> None:
-    assert set(worlds()) == {"wisp", "adaspec", "specedge", "specpipe"}
+    assert set(worlds()) == {"wisp", "adaspec", "specedge", "specpipe", "configspec"}
     assert all(world.contradictions for world in worlds().values())
 
 
@@ -33,6 +34,7 @@ COMPUTED_HERE = {
     "adaspec": ("Gains over the threshold",),
     "specedge": ("94.2 ms", "Tables 2 and 3"),
     "specpipe": ("The tree holds",),
+    "configspec": ("Cost and energy",),
 }
 """How the claims of every contradiction begin that a test of this module computes."""
 
@@ -139,3 +141,12 @@ def test_specpipe_hit_rates_that_its_speedups_ask_for() -> None:
         assert plain_s / pipeline_s(plain_s, 8, hit_rate) == pytest.approx(speedup, rel=0.005)
     assert plain_s / pipeline_s(plain_s, 8, 0.96, 0.005) == pytest.approx(5.53, rel=0.005)
     assert plain_s / pipeline_s(plain_s, 8, 0.95) > 1.3 * 4.19
+
+
+def test_one_drafted_token_would_be_better_than_two_by_cost_and_by_energy() -> None:
+    leads = {
+        rate: expected_tokens(rate, 1) / (expected_tokens(rate, 2) / 2) for rate in (0.95, 0.3)
+    }
+    assert [f"{lead - 1:.0%}" for lead in leads.values()] == ["37%", "87%"]
+    text = argument("configspec", "Cost and energy")
+    assert all(f"{lead - 1:.0%} at a = {rate}" in text for rate, lead in leads.items())

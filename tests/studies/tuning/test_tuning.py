@@ -15,6 +15,7 @@ from trace_builders import MODELS, VERIFY_S, made_requests, write_trace
 
 from specbench_kit import api
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import BUNDLED_FOLDER
@@ -28,6 +29,8 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load, save
 from specbench_kit.studies.kinds import studies_in
 from specbench_kit.studies.tuning.kind import TUNING
+from specbench_kit.studies.tuning.objectives import OBJECTIVES
+from specbench_kit.studies.tuning.options import Objective
 from specbench_kit.studies.tuning.run import TuningSettings, candidates, run_tuning, tune
 from specbench_kit.studies.tuning.summary import TuningSummary
 
@@ -88,6 +91,76 @@ def test_a_default_that_the_trace_does_not_reach_is_told(trace: Path) -> None:
     assert words in render(tuned, left_out)
     tuned, left_out = tune(settings(trace, "fixed-k", budget=2), lambda *_: None)
     assert "SHORTER DRAFTS" not in render(tuned, left_out)
+
+
+@pytest.mark.parametrize(("objective", "k"), [("goodput", 5), ("cost", 1), ("energy", 1)])
+def test_cost_and_energy_choose_the_shortest_draft_where_speed_chooses_a_long_one(
+    objective: Objective, k: int, trace: Path
+) -> None:
+    """The server's own token comes with each verification, so that it is shared by the fewest drafted ones."""
+    chosen = replace(settings(trace, "fixed-k", budget=12), objective=objective)
+    tuned, left_out = tune(chosen, lambda *_: None)
+    choice = tuned.methods["fixed-k"]
+    assert parse_method(choice.spec).k == k  # type: ignore[attr-defined]
+    assert tuned.objective == objective
+    assert choice.default_merit is not None
+    assert choice.merit >= choice.default_merit
+    page = render(tuned, left_out)
+    measure = OBJECTIVES[objective]
+    assert f"is {measure.best}: " in page
+    assert f"{objective}: {measure.unit}" in page
+    assert (choice.value is None) == (objective == "goodput")
+
+
+def test_what_a_token_costs_is_worked_out_by_hand() -> None:
+    """Ten tokens of three rounds: four verified after 30 ms of drafting, a round without a draft, two after 20 ms."""
+    record = RequestRecord("a", "", [1], time_kind="modelled")
+    rounds = ((4, 4, 5, 0.03), (0, 0, 1, 0.0), (2, 2, 4, 0.02))
+    record.rounds = [
+        RoundRecord(
+            drafted=drafted,
+            submitted=drafted,
+            accepted=accepted,
+            committed=committed,
+            prefill_s=0.0,
+            draft_s=draft_s,
+            policy_s=0.0,
+            link_s=0.0,
+            queue_s=0.0,
+            verify_s=0.1,
+            commit_s=0.0,
+            end_s=1.0,
+        )
+        for drafted, accepted, committed, draft_s in rounds
+    ]
+    record.finish(list(range(10)), "length", 2.5)
+    values = {name: measure.value([record]) for name, measure in OBJECTIVES.items()}
+    assert values == pytest.approx({"goodput": 4.0, "cost": 10 / 7, "energy": 200.0})
+
+
+def test_a_method_that_never_drafts_is_left_out_by_energy(trace: Path) -> None:
+    chosen = replace(settings(trace, "group:bounds", budget=2), objective="energy")
+    _, left_out = tune(chosen, lambda *_: None)
+    assert "drafts nothing here" in left_out["round-trips"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "draft_s", "wrong", "chosen"),
+    [
+        ("energy", 0.001, False, "light 0.001"),
+        ("energy", 0.004, False, "small"),
+        ("cost", 0.001, True, "small"),
+    ],
+)
+def test_energy_chooses_the_quicker_draft_and_cost_the_better_one(
+    objective: Objective, draft_s: float, wrong: bool, chosen: str, trace: Path, tmp_path: Path
+) -> None:
+    other = lighter(tmp_path / "light.parquet", draft_s, wrong=wrong)
+    both = TuningSettings(methods=("fixed-k",), traces=(trace, other), budget=4)
+    tuned, left_out = tune(replace(both, objective=objective), lambda *_: None)
+    assert tuned.drafts[0].name == chosen
+    assert tuned.drafts[0].value == tuned.methods["fixed-k"].value
+    assert f"the {OBJECTIVES[objective].unit} with it" in render(tuned, left_out)
 
 
 def lighter(
