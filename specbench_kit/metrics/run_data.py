@@ -11,6 +11,7 @@ from specbench_kit.core.typed_json import convert, parse
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import known_class, known_method
+from specbench_kit.metrics.along import acceptance_along
 from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
 from specbench_kit.metrics.rounds import NO_REQUESTS, BesideBaseline, RequestGroup, RunRequests
 from specbench_kit.metrics.run_summary import (
@@ -21,6 +22,7 @@ from specbench_kit.metrics.run_summary import (
     read_summary,
     typed_summary,
 )
+from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.deployment import DeploymentDescription
 from specbench_kit.runs.directory import RunDirectory
@@ -216,6 +218,11 @@ def measured_summary(
         overlaps=method is not None and method.overlaps,
         pipeline=convert(PipelineMetrics, pipeline) if pipeline else None,
         hidden_states=convert(SentStates, sent) if sent else None,
+        along=[]
+        if pipeline
+        else acceptance_along(
+            requests.group.rounds, requests.group.finished, units_of(records, run.decoded_at_once)
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import Count, JsonObject, convert
+from specbench_kit.metrics.along import PartAcceptance
 from specbench_kit.metrics.losslessness import LosslessCounts, OutputCounts
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.vocabulary import (
@@ -295,6 +296,12 @@ class RunSummary(Struct):
     overlaps: Annotated[
         bool, Meta(description="whether the method drafts while the target verifies")
     ] = False
+    along: Annotated[
+        list[PartAcceptance],
+        Meta(
+            description="acceptance by place in the answer and in the context; empty if all rounds lie in one part"
+        ),
+    ] = []
 
 
 def typed_summary(metrics: Metrics, **others: Any) -> RunSummary:

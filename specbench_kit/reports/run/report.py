@@ -83,6 +83,7 @@ def build(
         colocation.section({name: overall}, run.deployment),
         sections.categories(summary),
         sections.positions(overall),
+        sections.along(summary.along),
         sections.drafters(result.drafters),
         sections.phases(run, sides),
         pipeline_section(run, summary),

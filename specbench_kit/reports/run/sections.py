@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import astuple
 
 from specbench_kit.metrics.acceptance import DrafterRounds
+from specbench_kit.metrics.along import PartAcceptance, Place
 from specbench_kit.metrics.latency import PHASES, PROMISE, SCALES
 from specbench_kit.metrics.losslessness import (
     CLEARLY_ABOVE,
@@ -52,6 +53,7 @@ from specbench_kit.reports.sections.columns import cells_of, leading_columns, va
 from specbench_kit.reports.writing.formatting import (
     ABSENT,
     count,
+    interval,
     seconds,
     share,
     shorten_head,
@@ -153,6 +155,39 @@ def positions(overall: MetricValues) -> Blocks:
             )
         )
     return blocks
+
+
+PLACES: Mapping[Place, str] = {"output": "of the answer", "context": "of the context"}
+
+
+def along(parts: Sequence[PartAcceptance]) -> Blocks:
+    """Return how acceptance changes along the answer and with the context."""
+    if not parts:
+        return []
+    columns: list[Column | str] = [
+        "tokens before the round",
+        Column("requests", "count"),
+        Column("rounds", "count"),
+        "acceptance length (95%)",
+        Column("acceptance rate", "share"),
+    ]
+    blocks: list[Block] = [Heading("Acceptance along the text")]
+    for place, words in PLACES.items():
+        rows = [
+            (
+                f"{part.begins:,} {'and more' if part.ends is None else f'to {part.ends - 1:,}'} {words}",
+                part.requests,
+                part.rounds,
+                f"{significant(part.acceptance_length)} ({interval(part.interval)})",
+                part.acceptance_rate,
+            )
+            for part in parts
+            if part.by == place
+        ]
+        if rows:
+            blocks.append(Table(columns, rows))
+    note = "Later parts hold fewer requests: those with long answers or long prompts, which may be of another kind."
+    return [*blocks, Paragraph(note)]
 
 
 def drafters(parts: Sequence[DrafterRounds]) -> Blocks:
