@@ -1,4 +1,9 @@
-"""The known pair on its GGUF files beside llama.cpp's server on the same files. Optional: it needs xllamacpp."""
+"""The known pair on its GGUF files beside llama.cpp on the same files: its server from the package index, and a library
+that was built for this processor.
+
+Optional: the server needs xllamacpp, the library llama-cpp-python, installed by `pip install --no-binary
+llama-cpp-python llama-cpp-python`. Without the library the peer is what the package index has, built for AVX2.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -6,6 +11,7 @@ from time import perf_counter
 
 import torch
 
+from benchmarks import llama_library
 from benchmarks.common import (
     AUTOREGRESSIVE,
     Bound,
@@ -17,7 +23,8 @@ from benchmarks.common import (
     over_rounds,
     take_turns,
 )
-from benchmarks.llama_server import MODES, LlamaServer, require_server
+from benchmarks.llama_library import LlamaModel
+from benchmarks.llama_server import MODES, LlamaServer, draft_file, require_server, target_file
 from benchmarks.peer_models import Kit
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load
@@ -41,6 +48,12 @@ POLICIES = ("fixed-k:k=4", "threshold:max_draft=8")
 CONTEXT = 200
 WIDTHS = (1, 2, 5, 9, 17)
 REPEATS = 5
+DRAFTED = 4
+BUILT = "llama.cpp built here"
+NO_LIBRARY = (
+    "llama-cpp-python is not installed, whose library pip builds for this processor: llama.cpp is the server of the "
+    "package index alone, which is built for AVX2."
+)
 Decode = Callable[[Request], int]
 """Answers a request and returns the number of tokens."""
 
@@ -72,6 +85,11 @@ def run(setting: Setting) -> Outcome:
         f"llama.cpp, {mode}": LlamaServer(exact, capacity, kind) for mode, kind in MODES.items()
     }
     others = {name: server.answer for name, server in servers.items()}
+    library, notes = None, [NO_LIBRARY]
+    if llama_library.is_installed():
+        library = LlamaModel(target_file(exact), capacity, threads=torch.get_num_threads())
+        others |= _library(exact, library, capacity)
+        notes = [f"{BUILT} has {llama_library.build()}."]
     tokens: dict[str, list[int]] = {
         name: [decode(request) for request in requests] for name, decode in (kit | others).items()
     }
@@ -82,9 +100,51 @@ def run(setting: Setting) -> Outcome:
         _server_forwards(plain, text[:CONTEXT]),
     )
     figures = [*_answers(tokens, seconds), *_widths(own_ms, their_ms)]
+    if library:
+        figures += _beside(own_ms, _library_forwards(library, text))
     return Outcome(
-        f"{PAIR} on its files beside llama.cpp, {torch.get_num_threads()} threads", figures
+        f"{PAIR} on its files beside llama.cpp, {torch.get_num_threads()} threads", figures, notes
     )
+
+
+def _library(pair: Pair, target: LlamaModel, capacity: int) -> dict[str, Decode]:
+    """Return what decodes with the library, plainly and with the draft model."""
+    draft = LlamaModel(draft_file(pair), capacity, threads=torch.get_num_threads())
+
+    def plain(request: Request) -> int:
+        return len(target.decode(request.prompt_ids, request.max_new_tokens, pair.eos_ids))
+
+    def with_draft(request: Request) -> int:
+        limit = request.max_new_tokens
+        return len(target.decode_with(draft, request.prompt_ids, limit, pair.eos_ids, DRAFTED))
+
+    return {f"{BUILT}, plain": plain, f"{BUILT}, the draft model, {DRAFTED} tokens": with_draft}
+
+
+def _library_forwards(model: LlamaModel, text: Sequence[int]) -> dict[int, list[float]]:
+    """Return the same as `_forwards`, of llama.cpp's library."""
+    times: dict[int, list[float]] = {0: [], **{width: [] for width in WIDTHS}}
+    for _ in range(REPEATS):
+        model.rewind()
+        times[0].append(_timed(lambda: model.forward(text[:CONTEXT])))
+        for width in WIDTHS:
+            tokens = text[CONTEXT : CONTEXT + width]
+            times[width].append(_timed(lambda tokens=tokens: model.forward(tokens, len(tokens))))
+            model.rewind(CONTEXT)
+    return times
+
+
+def _beside(
+    own_ms: Mapping[int, Sequence[float]], their_ms: Mapping[int, Sequence[float]]
+) -> list[Figure]:
+    """Return the forwards of the library, and how much faster the kit's are."""
+    figures = [over_rounds(f"{BUILT}: {_label(w)}", their_ms[w], "ms") for w in their_ms]
+    return figures + [
+        Figure(
+            f"{BUILT} / kit: {_label(width)}", median(their_ms[width]) / median(own_ms[width]), "x"
+        )
+        for width in their_ms
+    ]
 
 
 def human_eval(setting: Setting, pair: Pair) -> list[Request]:
@@ -166,6 +226,10 @@ def _answers(tokens: Mapping[str, Sequence[int]], seconds: Seconds) -> list[Figu
     return [*figures, over_rounds(f"{plain} / {best}", ratio, "x", Bound(least=1.5))]
 
 
+def _label(width: int) -> str:
+    return f"{width} new tokens" if width else f"a prompt of {CONTEXT} tokens"
+
+
 def _of(peer: str, names: Mapping[str, object]) -> list[str]:
     return [name for name in names if name.startswith(peer)]
 
@@ -173,18 +237,13 @@ def _of(peer: str, names: Mapping[str, object]) -> list[str]:
 def _widths(
     own_ms: Mapping[int, Sequence[float]], their_ms: Mapping[int, Sequence[float]]
 ) -> list[Figure]:
-    labels = {
-        0: f"a prompt of {CONTEXT} tokens",
-        **{width: f"{width} new tokens" for width in WIDTHS},
-    }
-    figures = [over_rounds(f"kit: {labels[width]}", own_ms[width], "ms") for width in own_ms]
+    figures = [over_rounds(f"kit: {_label(width)}", own_ms[width], "ms") for width in own_ms]
     figures += [
-        over_rounds(f"llama.cpp: {labels[width]}", their_ms[width], "ms") for width in their_ms
+        over_rounds(f"llama.cpp: {_label(width)}", their_ms[width], "ms") for width in their_ms
     ]
     prompt, one = (median(their_ms[width]) for width in (0, 1))
     bounds = {0: (prompt, 1.0), 1: (one, 1.0), 5: (one, 1.2)}
     for width, (theirs, most) in bounds.items():
-        against = labels[0] if width == 0 else labels[1]
-        label = f"kit: {labels[width]} / llama.cpp: {against}"
+        label = f"kit: {_label(width)} / llama.cpp: {_label(min(width, 1))}"
         figures.append(Figure(label, median(own_ms[width]) / theirs, "x", Bound(most=most)))
     return figures

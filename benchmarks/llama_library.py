@@ -20,6 +20,20 @@ def require_llama_cpp() -> None:
         )
 
 
+def is_installed() -> bool:
+    """Return whether llama-cpp-python is there, whose library its user may have built for this processor."""
+    return find_spec("llama_cpp") is not None
+
+
+def build() -> str:
+    """Return for which of the instructions that matter to its products llama.cpp's library was built."""
+    import llama_cpp
+
+    told = llama_cpp.llama_print_system_info().decode()
+    wanted = ("AVX2", "AVX512", "AVX512_VNNI", "AVX512_BF16", "AMX_INT8")
+    return ", ".join(name for name in wanted if f" {name} = 1 " in f" {told} ") or "no vectors"
+
+
 def quantise(source: Path, path: Path, kind: str) -> None:
     """Write every matrix of a GGUF file in one type, by llama.cpp itself.
 
@@ -90,3 +104,34 @@ class LlamaModel:
         while output[-1] not in eos_ids and len(output) < limit:
             output.append(int(self.forward(output[-1:])[-1].argmax()))
         return output
+
+    def decode_with(
+        self,
+        draft: "LlamaModel",
+        prompt: Sequence[int],
+        limit: int,
+        eos_ids: frozenset[int],
+        drafted: int,
+    ) -> list[int]:
+        """Return the greedy answer, whose tokens a smaller model drafts so many at a time."""
+        self.rewind()
+        draft.rewind()
+        text = [*prompt, int(self.forward(prompt)[-1].argmax())]
+        while text[-1] not in eos_ids and len(text) < len(prompt) + limit:
+            tokens = [int(draft.forward(text[draft.length :])[-1].argmax())]
+            while len(tokens) < drafted:
+                tokens.append(int(draft.forward(tokens[-1:])[-1].argmax()))
+            rows = self.forward([text[-1], *tokens], keep=1 + drafted)
+            said = rows.argmax(axis=1).tolist()
+            accepted = 0
+            while accepted < drafted and said[accepted] == tokens[accepted]:
+                accepted += 1
+            # What was accepted stays in both caches, and the target's own next token in neither.
+            kept = len(text) + accepted
+            self.rewind(kept)
+            draft.rewind(min(kept, draft.length))
+            for token in said[: accepted + 1]:
+                text.append(token)
+                if token in eos_ids or len(text) == len(prompt) + limit:
+                    return text[len(prompt) :]
+        return text[len(prompt) :]

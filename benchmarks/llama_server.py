@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ class LlamaServer:
         import xllamacpp
 
         options = xllamacpp.CommonParams()
-        options.model.path = _file(pair.target.shell)
+        options.model.path = str(target_file(pair))
         options.n_ctx, options.n_parallel = slots * capacity, slots
         threads = torch.get_num_threads()
         options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
@@ -43,7 +44,7 @@ class LlamaServer:
             options.speculative.types = [getattr(xllamacpp.common_speculative_type, speculation)]
         if speculation == DRAFTING:
             draft = options.speculative.draft
-            draft.mparams.path = _file(pair.needed_draft.shell)
+            draft.mparams.path = str(draft_file(pair))
             draft.cpuparams.n_threads = draft.cpuparams_batch.n_threads = threads
         self._server = xllamacpp.Server(options)
 
@@ -71,7 +72,17 @@ class LlamaServer:
             return sum(together.map(self.answer, requests))
 
 
-def _file(shell: Any) -> str:
+def target_file(pair: Pair) -> Path:
+    """Return the GGUF file of the target."""
+    return _file(pair.target.shell)
+
+
+def draft_file(pair: Pair) -> Path:
+    """Return the GGUF file of the draft model."""
+    return _file(pair.needed_draft.shell)
+
+
+def _file(shell: Any) -> Path:
     blocks = blocks_of(next(iter(shell.parameters())))
     assert blocks is not None
-    return str(blocks.file)
+    return Path(blocks.file)
