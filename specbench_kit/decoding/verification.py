@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Protocol, cast
 
+import torch
 from torch import Tensor
 
 from specbench_kit.decoding.distributions import FullDistributions
@@ -203,10 +204,7 @@ class ModelVerifier:
             for draft, nodes, row in zip(drafts, chosen, verified, strict=True)
         ]
         if self._divergences:
-            verdicts = [
-                replace(verdict, divergences=divergences_of(verdict, row, self._sampler))
-                for verdict, row in zip(verdicts, verified, strict=True)
-            ]
+            verdicts = with_divergences(verdicts, verified, self._sampler)
         return (
             with_candidates(verdicts, rows, forward, self._candidates)
             if self._candidates
@@ -260,23 +258,34 @@ finite.
 """
 
 
-def divergences_of(verdict: Verdict, row: VerifiedRow, sampler: Sampler) -> list[float]:
-    """Return the KL divergence of the draft model's distribution from the target's at every
-    submitted node, in nats.
+def with_divergences(
+    verdicts: Sequence[Verdict], rows: Sequence[VerifiedRow], sampler: Sampler
+) -> list[Verdict]:
+    """Return the verdicts with the KL divergence of the draft model's distribution from the target's
+    at every submitted node.
+
+    All nodes of a round are computed at once, since a card takes as long for each of them.
     """
-    nodes = verdict.submitted
-    if not nodes:
-        return []
-    tree = verdict.draft.tree
-    target = sampler.probabilities(row.logits(nodes)).clamp(min=LEAST_PROBABILITY).log()
-    columns = {0: 0} | {node: column for column, node in enumerate(nodes, start=1)}
-    found = []
-    for node in nodes:
-        source, drafted = tree.source(node)
-        draft = cast(FullDistributions, source).probabilities[drafted].to(target.device)
-        surprise = draft.clamp(min=LEAST_PROBABILITY).log() - target[columns[tree.parents[node]]]
-        found.append(max(0.0, float((draft * surprise).sum())))
-    return found
+    targets: list[Tensor] = []
+    drafts: list[Tensor] = []
+    for verdict, row in zip(verdicts, rows, strict=True):
+        tree = verdict.draft.tree
+        logits = row.logits(verdict.submitted)
+        columns = {0: 0} | {node: column for column, node in enumerate(verdict.submitted, start=1)}
+        for node in verdict.submitted:
+            source, drafted = tree.source(node)
+            targets.append(logits[columns[tree.parents[node]]])
+            drafts.append(cast(FullDistributions, source).probabilities[drafted])
+    if not targets:
+        return list(verdicts)
+    target = sampler.probabilities(torch.stack(targets)).clamp(min=LEAST_PROBABILITY)
+    draft = torch.stack(drafts).to(target.device)
+    surprise = draft.clamp(min=LEAST_PROBABILITY).log() - target.log()
+    found = iter((draft * surprise).sum(-1).clamp(min=0.0).tolist())
+    return [
+        replace(verdict, divergences=list(islice(found, len(verdict.submitted))))
+        for verdict in verdicts
+    ]
 
 
 def verified_rows(forward: Forward, rows: Sequence[Append], *, greedy: bool) -> list[VerifiedRow]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from environments import ENVIRONMENT
+from environments import DEPLOYMENT, ENVIRONMENT
 from known_drafts import KnownDrafter, at
 from tiny_models import decode, make_requests, make_runner, plain_logits, tiny_llama
 
@@ -16,6 +16,7 @@ from specbench_kit.live.server.drafting import DraftingOffer
 from specbench_kit.methods.base import Capability, Method, Policy
 from specbench_kit.methods.dsde import Dsde, Stability, _DsdePolicy, weighted_variance
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.studies.recording.trace import TreeMethods
 from specbench_kit.traces.replay import require_replayable
 from specbench_kit.traces.trace import TraceHeader
 
@@ -150,6 +151,8 @@ def test_a_target_that_gives_no_distributions_is_refused_in_one_line() -> None:
         require_replayable(method, TraceHeader)  # type: ignore[arg-type]
     with pytest.raises(SkitError, match=r"^--method dsde: it reads the target's distributions"):
         DraftingOffer({"dsde": method})
+    with pytest.raises(SkitError, match=r"^--trees dsde: dsde drafts no trees"):
+        TreeMethods(("dsde",), [DEPLOYMENT])
     for spec in ("dsde:min_draft=5,max_draft=4", "dsde:short=9,long=4", "dsde:decay=2"):
         with pytest.raises(SkitError, match=r"^dsde: "):
             parse_method(spec)

@@ -130,10 +130,14 @@ def require_bounds(name: str, batch_size: int, machine: Machine, tmp_path: Path)
     reads = batch_size if name in FIXED else draft.forwards
     if method.reads_candidates:
         reads += rounds  # the target's candidates come over beside its likeliest tokens
+    if method.reads_divergences:
+        reads += rounds  # and so do the divergences
     assert counts.waits <= rounds + reads
     assert counts.synchronisations <= rounds
     assert counts.copies_to_card <= COPIES * rounds
-    assert counts.launches <= LAUNCHES * rounds
+    # A policy that learns divergences has the distribution of every draft forward kept and normalised.
+    kept = 2 * draft.forwards if method.reads_divergences else 0
+    assert counts.launches <= LAUNCHES * rounds + kept
     assert counts.replays <= drafted + rounds + batch_size, (
         "one for a drafted token, a verification or a prompt"
     )

@@ -187,7 +187,9 @@ class TreeMethods:
             drafts_trees = (
                 method.required_capability == Capability.TREES and method.pipeline is None
             )
-            is_recordable = drafts_trees and not method.own_distributions
+            is_recordable = (
+                drafts_trees and not method.own_distributions and not method.reads_divergences
+            )
             require(
                 is_recordable,
                 f"--trees {spec}: {method.display_name} drafts no trees of the draft model's tokens",
