@@ -318,7 +318,7 @@ class RunRecorder:
             "requests": {"planned": len(records), "finished": len(records), "failed": 0},
             "overlaps": False,
             **summarise_run(
-                RequestGroup(records), None, None, batch_size=document.config.batch_size or 1
+                RequestGroup(records), None, None, requests_per_unit=document.config.batch_size or 1
             ),
             "pipeline": None,
             "lossless": None,

@@ -256,7 +256,7 @@ def _units(all_sources: Iterable[Sources]) -> dict[str, int]:
         first = 1 + max(units.values(), default=-1)
         # Prompts that an earlier run has too keep their unit. Batches are those of the first run on
         # each dataset: all runs take the prompts in the same order.
-        units = units_of(source.group.records, source.run.fields.decoded_at_once, first) | units
+        units = units_of(source.group.records, source.run.fields.requests_per_unit, first) | units
     return units
 
 

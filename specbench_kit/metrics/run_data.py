@@ -203,7 +203,7 @@ def measured_summary(
         placed(run.deployment, str(run.method)),
         oracle_throughput=oracle_throughput,
         timed=not run.spans_interruption,
-        batch_size=run.decoded_at_once,
+        requests_per_unit=run.requests_per_unit,
         processes=run.config.processes,
     )
     pipeline = (
@@ -221,7 +221,7 @@ def measured_summary(
         along=[]
         if pipeline
         else acceptance_along(
-            requests.group.rounds, requests.group.finished, units_of(records, run.decoded_at_once)
+            requests.group.rounds, requests.group.finished, units_of(records, run.requests_per_unit)
         ),
     )
 

@@ -19,15 +19,14 @@ Units = Mapping[str, int]
 """The number of each request's unit, by the request's id."""
 
 
-def units_of(
-    records: Sequence[RequestRecord], batch_size: int = 1, first: int = 0
-) -> dict[str, int]:
-    """Return units of `batch_size` prompts that were admitted one after the other, numbered from
-    `first`.
+def units_of(records: Sequence[RequestRecord], together: int = 1, first: int = 0) -> dict[str, int]:
+    """Return units of so many prompts that were admitted one after the other, numbered from `first`.
 
-    Requests of one batch share the time of every forward, so that a slow moment affects all of
-    them. The turns of a dialogue are one prompt: what drafts well in one of them does so in the
-    others.
+    On a clock, requests of one batch share the time of every forward, so that a slow moment affects
+    all of them, and the batch is what varies `together`. On modelled time each prompt varies by
+    itself: its rounds are its own, and a step's time hardly depends on who shares it (of 48 sets of
+    prompts 47 intervals held the mean of all). The turns of a dialogue are one prompt: what drafts
+    well in one of them does so in the others.
     """
     admitted_s: dict[str, float] = {}
     for record in records:
@@ -41,7 +40,7 @@ def units_of(
     places: dict[int, int] = {}
     for name in names:
         places.setdefault(dialogues[name], len(places))
-    return {name: first + places[dialogues[name]] // max(1, batch_size) for name in names}
+    return {name: first + places[dialogues[name]] // max(1, together) for name in names}
 
 
 def _dialogues(records: Sequence[RequestRecord]) -> dict[str, int]:

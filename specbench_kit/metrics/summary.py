@@ -24,7 +24,7 @@ def summarise(
     oracle_throughput: float | None = None,
     slo_tpot_s: float | None = None,
     deployment: DeploymentDescription | None = None,
-    batch_size: int = 1,
+    requests_per_unit: int = 1,
     processes: int = 1,
 ) -> Metrics:
     """Return every metric as `{"overall": {...}, "categories": {name: {...}}, "baseline": the same
@@ -32,8 +32,8 @@ def summarise(
 
     `goodput` needs `slo_tpot_s`; `cost_efficiency` needs a `deployment` with prices; `headroom` needs the oracle's
     throughput on the same requests and a baseline. Metrics per makespan are given overall only: categories share the
-    run's time. Intervals are 95% intervals over prompts, or over batches of `batch_size` requests that shared their
-    time, and over the `processes` that number the repeats.
+    run's time. Intervals are 95% intervals over prompts, or over groups of `requests_per_unit` requests that shared
+    their time, and over the `processes` that number the repeats.
     """
     plain = baseline or NO_REQUESTS
     clocks = {record.time_kind for side in (group, plain) for record in side.finished}
@@ -41,12 +41,12 @@ def summarise(
         len(clocks) <= 1,
         "measured and modelled times cannot share a metric: run method and baseline on one clock",
     )
-    run = RunMetrics(group, plain, deployment, makespan_s, slo_tpot_s, batch_size, processes)
+    run = RunMetrics(group, plain, deployment, makespan_s, slo_tpot_s, requests_per_unit, processes)
     metrics = run.summary()
     metrics["baseline"] = None
     if baseline is not None:
         decoded_plainly = RunMetrics(
-            baseline, NO_REQUESTS, deployment, baseline_makespan_s, slo_tpot_s, batch_size
+            baseline, NO_REQUESTS, deployment, baseline_makespan_s, slo_tpot_s, requests_per_unit
         )
         metrics["baseline"] = decoded_plainly.summary()
         if oracle_throughput is not None:
@@ -67,12 +67,12 @@ class RunMetrics:
     deployment: DeploymentDescription | None
     makespan_s: float | None
     slo_tpot_s: float | None
-    batch_size: int
+    requests_per_unit: int
     processes: int = 1
 
     def summary(self) -> Metrics:
         """Return the metrics of all requests, and those of each category."""
-        units = units_of(self.group.records, self.batch_size)
+        units = units_of(self.group.records, self.requests_per_unit)
         shared = (self.plain, units, self.deployment)
         whole = MethodMetrics(self.group, *shared, self.makespan_s, self._cost(), self.slo_tpot_s)
         return {
@@ -95,7 +95,7 @@ def summarise_run(
     deployment: DeploymentDescription | None,
     oracle_throughput: float | None = None,
     timed: bool = True,
-    batch_size: int = 1,
+    requests_per_unit: int = 1,
     processes: int = 1,
 ) -> Metrics:
     """Return every metric of a run from all its records, under the deployment in its `run.json`.
@@ -109,6 +109,6 @@ def summarise_run(
         baseline_makespan_s=(baseline or NO_REQUESTS).makespan_s if timed else None,
         oracle_throughput=oracle_throughput,
         deployment=deployment,
-        batch_size=batch_size,
+        requests_per_unit=requests_per_unit,
         processes=processes,
     )

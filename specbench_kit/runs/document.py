@@ -596,6 +596,13 @@ class RunDocument(RunDescription, kw_only=True):
         return self.config.effective_batch_size or self.config.batch_size or 1
 
     @property
+    def requests_per_unit(self) -> int:
+        """How many requests vary together: those that were decoded at once share the slow moments of
+        a clock, and modelled time has none.
+        """
+        return 1 if self.time_kind == "modelled" else self.decoded_at_once
+
+    @property
     def spans_interruption(self) -> bool:
         """True if the run's clock has a gap, so that nothing may be divided by its makespan.
 

@@ -38,12 +38,13 @@ class EarlyDecision:
 
     That is when every method is shown to differ from the fastest, or is shown to lie within `share` of its speed.
     `requests` are those of each method, `bounds` the methods that cannot be deployed, which no other has to reach.
+    So many requests vary `together`, as `units_of` has it.
     """
 
     share: float
     requests: int
     bounds: Collection[str] = ()
-    batch_size: int = 1
+    together: int = 1
     _records: dict[str, list[RequestRecord]] = field(default_factory=lambda: defaultdict(list))
     _next_look: int = FIRST_LOOK
     was_made: bool = False
@@ -81,7 +82,7 @@ class EarlyDecision:
 
     def _is_decided(self) -> bool:
         baseline = RequestGroup(self._records.get(BASELINE, []))
-        units = units_of(max(self._records.values(), key=len), self.batch_size)
+        units = units_of(max(self._records.values(), key=len), self.together)
         looks = count_looks(self.requests)
         entries = [
             TableEntry(

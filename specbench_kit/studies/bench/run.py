@@ -183,7 +183,9 @@ class Benchmark:
         for run in self.runs.values():
             run.amend(looks=count_looks(self._requests))
         bounds = [spec for spec, method in self.bench.lanes.items() if method.is_bound]
-        decision = EarlyDecision(share, self._requests, bounds, self.settings.batch_size)
+        # On modelled time no slow moment is shared: every prompt varies by itself.
+        together = 1 if self.settings.deployment else self.settings.batch_size
+        decision = EarlyDecision(share, self._requests, bounds, together)
         decision.resume({spec: reused.values() for spec, reused in self._reused.items()})
         return decision
 

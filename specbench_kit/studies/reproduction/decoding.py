@@ -57,7 +57,6 @@ class DecodingExperiment(SyntheticPrompts):
                 RequestGroup(records),
                 RequestGroup(baseline),
                 placed(described(deployment), series.method),
-                batch_size=self.batch_size,
             )
             yield FigureRow(label, {}, _estimates(summary["overall"]))
 

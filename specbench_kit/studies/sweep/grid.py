@@ -277,9 +277,8 @@ class _Grid:
             RequestGroup(records),
             RequestGroup(baseline),
             placed(described(deployment), spec),
-            batch_size=self.settings.batch_size,
         )
-        units = units_of(records, self.settings.batch_size)
+        units = units_of(records)
         side = Side.of(records, baseline)
         return _Measured(metric_values(summary["overall"]), side, units, speedup(side, units))
 
