@@ -72,6 +72,23 @@ def convert(kind: type[T], document: object) -> T:
         raise ValueError(_in_words(error, kind, document)) from error
 
 
+def stated(content: object) -> Any:
+    """Return what a file holds of typed records, by themselves or within lists and objects.
+
+    A field that is not known, which is None, is left out unless the record's `ALWAYS` names it.
+    """
+    if isinstance(content, msgspec.Struct):
+        always = getattr(content, "ALWAYS", ())
+        return {
+            name: stated(value)
+            for name, value in msgspec.structs.asdict(content).items()
+            if value is not None or name in always
+        }
+    if isinstance(content, Mapping):
+        return {name: stated(value) for name, value in content.items()}
+    return list(map(stated, content)) if isinstance(content, list | tuple) else content
+
+
 def with_unknown(kind: Any, document: Any) -> Any:
     """Return a document with null, or an empty list or object, for every field of type `kind` that
     it lacks.

@@ -11,6 +11,7 @@ import msgspec
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.repeated_prompts import passes_for, repeated_id
 from specbench_kit.datasets.answers import Gold
+from specbench_kit.datasets.description import DatasetDescription
 
 Source = Literal["local", "hub", "sample", "file", "bundled"]
 """`sample` is a bundled sample that stands in for another dataset, `bundled` a dataset that ships
@@ -149,19 +150,20 @@ class LoadedDataset:
         )
         return replace(self, prompts=tuple(prompts))
 
-    def describe(self) -> dict[str, object]:
-        """Return the fields that a run records of the dataset; `chat` is how many prompts are chat
-        messages.
-        """
-        fields = ("name", "source", "location", "digest", "total")
-        optional = {"part": self.part, "left_out": list(self.left_out)}
+    def describe(self) -> DatasetDescription:
+        """Return what a run records of the dataset."""
         different = {prompt.dialogue or prompt.id: prompt for prompt in self.prompts}.values()
-        return {
-            **{name: getattr(self, name) for name in fields},
-            "count": len(different),
-            "chat": sum(prompt.chat for prompt in different),
-            **{name: value for name, value in optional.items() if value},
-        }
+        return DatasetDescription(
+            name=self.name,
+            source=self.source,
+            location=self.location,
+            digest=self.digest,
+            total=self.total,
+            count=len(different),
+            chat=sum(prompt.chat for prompt in different),
+            part=self.part,
+            left_out=list(self.left_out) or None,
+        )
 
 
 datasets: Registry[type[Dataset]] = Registry("dataset", "specbench_kit.datasets")

@@ -17,7 +17,8 @@ import torch
 from transformers import AutoTokenizer
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, stated
+from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.drafting.base import DRAFT, Capability
 from specbench_kit.decoding.loop import DecodingSetup
@@ -32,6 +33,7 @@ from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.draft_library import HEAD, find_draft
 from specbench_kit.models.executors.base import make_executor, name_of
 from specbench_kit.models.pair import SLACK, LoadedModel, load_apart, load_draft_tokenizer
@@ -219,13 +221,16 @@ def _describe(
     target = locate(facts.target, "target")
     return {
         **describe_method(options.method, method),
-        "dataset": {"name": options.dataset, "source": "engine"},
-        "models": {
-            "target": {"name": target.label, "hash": models.hashes.target, "parameters": None},
-            **{
-                name: model.describe(provenance.hash_model) for name, model in models.loaded.items()
-            },
-        },
+        "dataset": stated(DatasetDescription(name=options.dataset, source="engine")),
+        "models": stated(
+            {
+                "target": ModelDescription(name=target.label, hash=models.hashes.target),
+                **{
+                    name: model.describe(provenance.hash_model)
+                    for name, model in models.loaded.items()
+                },
+            }
+        ),
         "config": {
             "max_new_tokens": options.max_new_tokens,
             "batch_size": facts.batch_size,

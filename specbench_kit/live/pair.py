@@ -16,6 +16,7 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.models.catalogue import ModelSource
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.draft_library import HEAD, find, find_draft, is_missing_draft
 from specbench_kit.models.heads.files import TargetSizes, load_head_for, load_medusa, read_embedding
 from specbench_kit.models.heads.medusa import is_medusa
@@ -74,12 +75,10 @@ class ServedTarget(LoadedModel):
     def context(self) -> int:
         return self.target.context
 
-    def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, object]:
-        return {
-            "name": self.target.name,
-            "hash": self.target.hash,
-            "parameters": self.target.parameters,
-        }
+    def describe(self, hash_folder: Callable[[Path], str]) -> ModelDescription:
+        return ModelDescription(
+            name=self.target.name, hash=self.target.hash, parameters=self.target.parameters
+        )
 
 
 @dataclass(frozen=True, slots=True)

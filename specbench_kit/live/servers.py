@@ -24,6 +24,7 @@ from specbench_kit.methods.base import Method, SendsAhead
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import RemoteJudge
 from specbench_kit.models.generation import end_tokens
+from specbench_kit.runs.document import ServedRun, ServerReference
 
 PROBE = "A text of 27 words, 3 of them numbers: 1, 2."
 """The text whose token ids show if an engine's tokenizer is that of the draft model."""
@@ -79,7 +80,7 @@ class ServerConnection(Protocol):
     def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
         """Return a judge of outputs that differ from those of plain decoding."""
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> ServedRun:
         """Return the server's part of `run.json`."""
 
     def close(self) -> None:
@@ -152,18 +153,13 @@ class SkitServer:
     def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
         return ScoringJudge(self.connection, sampler, seed)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> ServedRun:
         welcome = self.connection.welcome
+        server = ServerReference(
+            welcome.server, welcome.scheduler, welcome.device, baseline="streamed"
+        )
         link = self.address.link
-        return {
-            "server": {
-                "kind": welcome.server,
-                "scheduler": welcome.scheduler,
-                "device": welcome.device,
-                "baseline": "streamed",
-            },
-            **({"shaped_link": asdict(link)} if link is not None else {}),
-        }
+        return ServedRun(server, shaped_link=None if link is None else asdict(link))
 
     def close(self) -> None:
         self.connection.close()
@@ -235,19 +231,15 @@ class EngineServer:
     def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
         return EngineJudge(self.engine, sampler)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> ServedRun:
         link = self.address.link
         kind = self.address.address.partition("://")[0]
         is_path = self.model not in (None, self.target.name)
-        return {
-            "server": {
-                "kind": kind,
-                "baseline": "streamed",
-                **({"model": self.model} if is_path else {}),
-            },
-            **({"verification": self.route} if self.route else {}),
-            **({"shaped_link": asdict(link)} if link is not None else {}),
-        }
+        return ServedRun(
+            ServerReference(kind, baseline="streamed", model=self.model if is_path else None),
+            self.route or None,
+            None if link is None else asdict(link),
+        )
 
     def close(self) -> None:
         self.engine.close()

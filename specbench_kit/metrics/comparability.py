@@ -16,7 +16,8 @@ from specbench_kit.metrics.setting import (
     plain_decoding,
     sampling_sentence,
 )
-from specbench_kit.runs.document import Compared, ModelDescription, compared_settings
+from specbench_kit.models.description import ModelDescription
+from specbench_kit.runs.document import Compared, compared_settings
 
 LabelledRuns = Sequence[tuple[str, BenchmarkRun]]
 Property = Callable[[BenchmarkRun], str]

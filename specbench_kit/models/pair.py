@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -20,6 +21,7 @@ from specbench_kit.models.catalogue import (
     locate,
     read_config,
 )
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.draft_library import HEAD, find, find_draft
 from specbench_kit.models.drafts.reduced import (
     exit_early,
@@ -105,7 +107,7 @@ class LoadedModel:
         named = getattr(self.text_config, "max_position_embeddings", None) or 1 << 20
         return min([int(named), *scaled_from(self.text_config)])
 
-    def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
+    def describe(self, hash_folder: Callable[[Path], str]) -> ModelDescription:
         """Return name, content hash (for hub models the commit) and size, as a run records them."""
         folder = self.source.folder
         weights = self.shell.name if self.source.synthetic else hash_folder(folder)
@@ -114,14 +116,13 @@ class LoadedModel:
         bits, first = executor.weight_bits, executor.first_tokens
         name = f"{self.source.label} in {bits} bits" if bits else self.source.label
         weights += f"-{bits}bit" if bits else ""
-        file = gguf_checksum(folder)
-        return {
-            "name": f"{name}, first {first:,} tokens" if first else name,
-            "hash": f"{weights}-first{first}" if first else weights,
-            "parameters": self.shell.num_parameters(),
-            **({"gguf_sha256": file} if file else {}),
-            **({"shared_vocabulary": round(self.translation.share, 6)} if self.translation else {}),
-        }
+        return ModelDescription(
+            name=f"{name}, first {first:,} tokens" if first else name,
+            hash=f"{weights}-first{first}" if first else weights,
+            parameters=self.shell.num_parameters(),
+            gguf_sha256=gguf_checksum(folder) or None,
+            shared_vocabulary=round(self.translation.share, 6) if self.translation else None,
+        )
 
     @property
     def named_executor(self) -> str | None:
@@ -196,17 +197,15 @@ class Pair:
         known = [loaded for loaded in self.loaded.values() if loaded.translation is None]
         return min(int(loaded.text_config.vocab_size) for loaded in known)
 
-    def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
-        """Describe all models, as a run records them."""
+    def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, ModelDescription]:
+        """Describe all models by their roles, as a run records them."""
         ignored = ignored_settings(self.target.shell.generation_config)
-        target = self.target.describe(hash_folder) | (
-            {"ignored_settings": ignored} if ignored else {}
-        )
-        extra_drafts = {name: model.describe(hash_folder) for name, model in self.others.items()}
-        if self.draft is None:
-            return {"target": target} | extra_drafts
-        masked = {"masked_tokens": len(self.masked)} if self.masked else {}
-        return {"target": target, "draft": self.draft.describe(hash_folder) | masked} | extra_drafts
+        target = self.target.describe(hash_folder)
+        models = {"target": structs.replace(target, ignored_settings=ignored or None)}
+        if self.draft is not None:
+            draft = self.draft.describe(hash_folder)
+            models["draft"] = structs.replace(draft, masked_tokens=len(self.masked) or None)
+        return models | {name: model.describe(hash_folder) for name, model in self.others.items()}
 
     def context_note(self, length: int) -> str:
         """Return a line on the draft model that holds fewer tokens than the target and than

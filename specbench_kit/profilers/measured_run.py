@@ -22,6 +22,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, convert, decode
 from specbench_kit.decoding.clock import MeasuringClock, read_processor_time
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.memory import free_bytes
 from specbench_kit.predictors import artefact, library
 from specbench_kit.predictors.latency import time_scores
@@ -51,7 +52,6 @@ from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.steps import measure_statistics
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.workload import Configuration
-from specbench_kit.runs.document import ModelDescription
 from specbench_kit.runs.folder import (
     Defining,
     to_json,
@@ -140,7 +140,7 @@ def run_measured(
                 ) from error
         policy = PolicyCosts()
         if settings.draft is not None:
-            hashes = [models[role].get("hash") for role in ("target", "draft")]
+            hashes = [models[role].hash for role in ("target", "draft")]
             pair = PairHashes(*map(str, hashes)) if all(hashes) else None
             policy = measure_policy(min(rig.vocabulary for rig in rigs), str(device), pair)
     return FinishedMeasurement(folder, run, started.workload, results, policy)
@@ -165,11 +165,11 @@ def _open_folder(
     profiled: ProfiledDevice,
     parts: Sequence[ProfiledPart],
     rigs: Sequence[TimingRig],
-    models: Mapping[str, JsonObject],
+    models: Mapping[str, ModelDescription],
 ) -> tuple[Path, dict[str, object]]:
     """Return a new folder, or the one that is to be resumed, and the content of its `run.json`."""
     defining = {
-        "models": [[model["name"], model.get("hash")] for model in models.values()],
+        "models": [[model.name, model.hash] for model in models.values()],
         "hardware": hardware_text(rigs[0].device),
         "dtype": profiled.dtype,
         "seed": settings.seed,
@@ -177,7 +177,7 @@ def _open_folder(
     }
     if settings.resume:
         return _unfinished(settings.out, settings.command, defining)
-    names = "-".join(str(model["name"]) for model in models.values())
+    names = "-".join(str(model.name) for model in models.values())
     folder = unused_folder(settings.out, settings.command, names, defining)
     budget_s = settings.budget_s / len(parts)
     run = {**describe_run(settings, profiled, models, "measured"), "defining": defining}

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field, structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import stated
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import sums_of
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.profilers.base import DERIVED, Profile, Role
 from specbench_kit.profilers.fit import Fit, FitDescription, Observation
 from specbench_kit.profilers.loading import data_folder, save
@@ -180,13 +181,13 @@ class ProfilingSummary(Struct):
 def describe_run(
     settings: ProfileSettings,
     device: ProfiledDevice,
-    models: Mapping[str, JsonObject],
+    models: Mapping[str, ModelDescription],
     time_kind: str,
 ) -> dict[str, Any]:
     """Return the content of `run.json` without the workload."""
     return {
         "command": settings.command,
-        "models": models,
+        "models": stated(models),
         "config": {
             "device": device.name,
             "dtype": device.dtype,

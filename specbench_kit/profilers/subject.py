@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.models.catalogue import (
     BUNDLED,
     ModelSource,
@@ -14,6 +13,7 @@ from specbench_kit.models.catalogue import (
     read_config,
     resolve_target,
 )
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.draft_library import AUTO, find_draft
 from specbench_kit.models.gguf import gguf_file
 from specbench_kit.models.named import NAMED_PAIRS, Role
@@ -63,13 +63,15 @@ class Subject:
         model = _with_random_weights(self.architecture, device, resolve_dtype(dtype, device))
         return LoadedModel(model, ModelSource("", self.name, local_only=True))
 
-    def describe(self, loaded: "LoadedModel") -> JsonObject:
+    def describe(self, loaded: "LoadedModel") -> ModelDescription:
         """Return the description of the loaded model for `run.json`."""
         from specbench_kit.runs.provenance import hash_model
 
         if self.source is not None:
             return loaded.describe(hash_model)
-        return {"name": self.name, "parameters": loaded.shell.num_parameters(), "weights": "random"}
+        return ModelDescription(
+            name=self.name, parameters=loaded.shell.num_parameters(), weights="random"
+        )
 
 
 def _with_random_weights(

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 from msgspec import Meta, Struct, field
 
 from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
+from specbench_kit.datasets.description import DatasetDescription
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.runs.deployment import DeploymentDescription
 from specbench_kit.runs.machine.limits import MachineReadings
 
@@ -38,46 +40,6 @@ class Compared:
     words: Callable[[Any], str] | None = None
 
 
-class ModelDescription(Struct):
-    """A model of the run."""
-
-    name: Annotated[str | None, doc("name or folder of the model; null if that is not known")] = (
-        None
-    )
-    hash: Annotated[
-        str | None,
-        doc("SHA-256 over configuration, tokenizer and weights; null if that is not known"),
-    ] = None
-    gguf_sha256: Annotated[
-        str | None,
-        doc("SHA-256 of the GGUF file that the model was converted from; null if it was not"),
-    ] = None
-    parameters: Annotated[Count | None, doc("number of parameters; null if that is not known")] = (
-        None
-    )
-    weights: Annotated[
-        str | None,
-        doc(
-            "'random' where a profile was measured without the model's own weights; null otherwise"
-        ),
-    ] = None
-    shared_vocabulary: Annotated[
-        float | None,
-        doc(
-            "share of the target's tokens that a draft model can draft; "
-            "null where both have the same vocabulary"
-        ),
-    ] = None
-    masked_tokens: Annotated[
-        int | None,
-        doc("added tokens of a draft model that are never drafted; null if there are none"),
-    ] = None
-    ignored_settings: Annotated[
-        JsonObject | None,
-        doc("sampling settings of the model that are not applied; null if there are none"),
-    ] = None
-
-
 class NumberFormat(Struct):
     """The number formats of a model's weights."""
 
@@ -86,48 +48,6 @@ class NumberFormat(Struct):
     ] = None
     published: Annotated[
         str | None, doc("format that its own configuration states; null if it states none")
-    ] = None
-
-
-class RecordedPart(Struct):
-    """The part of a trace that was recorded before the time was over."""
-
-    requests: Annotated[int, doc("requests that were recorded")]
-    planned: Annotated[int, doc("requests that were to be recorded")]
-
-
-class DatasetDescription(Struct):
-    """The prompts of the run."""
-
-    name: Annotated[str | None, doc("name of the dataset; null if that is not known")] = None
-    source: Annotated[
-        str | None,
-        doc(
-            "where it was read from: hub, local, file, sample, bundled, imported; "
-            "null if that is not known"
-        ),
-    ] = None
-    location: Annotated[
-        str | None, doc("repository or file that holds it; null if that is not stated")
-    ] = None
-    digest: Annotated[
-        str | None, doc("SHA-256 over the prompts of the run; null if that is not known")
-    ] = None
-    count: Annotated[Count | None, doc("prompts that the run used; null if that is not known")] = (
-        None
-    )
-    total: Annotated[
-        Count | None, doc("prompts of the whole dataset; null if that is not known")
-    ] = None
-    chat: Annotated[
-        Count | None, doc("prompts that are chat messages, not raw text; null if that is not known")
-    ] = None
-    left_out: Annotated[
-        list[str] | None, doc("ids of prompts that were left out; null if none were")
-    ] = None
-    recorded: Annotated[
-        RecordedPart | None,
-        doc("what a trace holds, if it was not recorded to its end; null if it was"),
     ] = None
 
 
@@ -314,9 +234,33 @@ class ServerReference(Struct):
     """The server that verified."""
 
     kind: Annotated[str | None, doc("kind of server; null if that is not known")] = None
+    scheduler: Annotated[
+        str | None, doc("order in which it verifies requests; null if that is not known")
+    ] = None
     device: Annotated[str | None, doc("device that it verifies on; null if that is not known")] = (
         None
     )
+    baseline: Annotated[
+        str | None,
+        doc("'streamed' if it decodes the baseline by itself; null if that is not known"),
+    ] = None
+    model: Annotated[
+        str | None,
+        doc("path that it knows the model by; null if that is the model's name or not known"),
+    ] = None
+
+
+class ServedRun(Struct):
+    """What a run states of a server that verified."""
+
+    server: Annotated[ServerReference, doc("the server")]
+    verification: Annotated[
+        str | None, doc("how a server of another kind verifies; null if by the kit's protocol")
+    ] = None
+    shaped_link: Annotated[
+        dict[str, float | None] | None,
+        doc("the link whose delays were added to real messages; null if none were"),
+    ] = None
 
 
 class LoweredLimit(Struct):

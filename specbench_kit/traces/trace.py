@@ -17,6 +17,7 @@ from specbench_kit.core.typed_json import Count, JsonObject, convert, parse
 from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import ImportedFile, TraceReference
 from specbench_kit.traces.candidate_trees import CandidateColumns
 from specbench_kit.traces.library import trace_file
 
@@ -228,21 +229,21 @@ class TraceFile:
             raise ValueError(f"request '{trace.request_id}' {fault}")
         return trace
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> TraceReference:
         """Return what `run.json` stores of the trace: its hash, the tool it was imported from, and
         its licence.
         """
-        description: dict[str, object] = {
-            "file": self.path.name,
-            "sha256": provenance.hash_file(self.path),
-        }
-        if isinstance(imported := self.header.run.get("imported"), Mapping):
-            notes = imported.get("notes")
+        imported = None
+        if isinstance(source := self.header.run.get("imported"), Mapping):
+            notes = source.get("notes")
             notes = list(map(str, notes)) if isinstance(notes, list) else []
-            description["imported"] = {"tool": str(imported.get("tool")), "notes": notes}
-        if self.header.licence:
-            description["licence"] = self.header.licence
-        return description
+            imported = ImportedFile(str(source.get("tool")), notes)
+        return TraceReference(
+            file=self.path.name,
+            sha256=provenance.hash_file(self.path),
+            imported=imported,
+            licence=self.header.licence or None,
+        )
 
     def provenance(self, *keys: str) -> Any:
         """Return the entry of the header's provenance under these keys, each inside the one

@@ -1,11 +1,11 @@
 """JSON and TOML as typed records: what is wrong is said with the field's name."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import Count, Number, convert, decode, parse
+from specbench_kit.core.typed_json import Count, Number, convert, decode, parse, stated
 
 
 class Layer(Struct, forbid_unknown_fields=True):
@@ -86,3 +86,21 @@ def test_what_is_no_json_is_refused(text: str) -> None:
 def test_endless_nesting_is_refused() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         decode(dict[str, object], '{"a":' * 100_000)
+
+
+class Part(Struct):
+    """A part of a file that states its size always."""
+
+    ALWAYS: ClassVar = ("size",)
+    name: str | None = None
+    size: int | None = None
+    parts: list["Part"] | None = None
+
+
+def test_what_is_not_known_is_left_out_of_a_file_unless_it_is_always_stated() -> None:
+    whole = Part(name="a", parts=[Part(size=0), Part()])
+    parts = [{"size": 0}, {"size": None}]
+    assert stated({"models": {"target": whole}, "none": None}) == {
+        "models": {"target": {"name": "a", "size": None, "parts": parts}},
+        "none": None,
+    }

@@ -50,7 +50,7 @@ def test_every_round_crosses_the_link_and_says_so(engine: str) -> None:
     with engine_server() as base:
         server = served(base, engine)
         records = decode_over(server, "fixed-k:k=3")
-        assert server.describe()["shaped_link"]["rtt_s"] == RTT_S
+        assert server.describe().shaped_link["rtt_s"] == RTT_S
     assert outputs(records) == outputs(decode_here(parse_method("fixed-k:k=3"), REQUESTS))
     for record in records.values():
         assert all(step.link_s >= RTT_S for step in record.rounds)

@@ -9,6 +9,7 @@ from test_answers_of_a_batch import ChosenEngine, Scripted
 from tiny_models import GREEDY
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import stated
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live import servers
@@ -83,22 +84,22 @@ def test_a_skit_serve_is_described_by_its_welcome() -> None:
         "device": "a card",
         "baseline": "streamed",
     }
-    assert server.describe()["server"] == described
-    assert server.describe()["shaped_link"]["rtt_s"] == 0.25  # type: ignore[index]
-    assert skit_server().describe() == {"server": described}
+    assert stated(server.describe())["server"] == described
+    assert server.describe().shaped_link["rtt_s"] == 0.25
+    assert stated(skit_server().describe()) == {"server": described}
 
 
 def test_an_engine_is_described_by_its_address() -> None:
     server = engine_server("by scoring", "/models/tiny", link=Link(rtt_s=0.25))
     assert [*server.notes] == ["vllm://host:1 verifies by scoring"]
-    described = server.describe()
+    described = stated(server.describe())
     assert described["server"] == {"kind": "vllm", "baseline": "streamed", "model": "/models/tiny"}
     assert described["verification"] == "by scoring"
-    assert described["shaped_link"]["rtt_s"] == 0.25  # type: ignore[index]
+    assert described["shaped_link"]["rtt_s"] == 0.25
     for model in ("tiny", None):  # its target's own name, or none
         plain = engine_server(model=model)
         assert [*plain.notes] == []
-        assert plain.describe() == {"server": {"kind": "vllm", "baseline": "streamed"}}
+        assert stated(plain.describe()) == {"server": {"kind": "vllm", "baseline": "streamed"}}
 
 
 def test_the_verifier_of_a_server_is_that_of_the_method() -> None:

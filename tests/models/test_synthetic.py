@@ -255,7 +255,7 @@ def test_random_weights_compute_what_the_same_tokens_take(shaped: tuple[str, str
     text = [1, 5, 9, 8, 6, 4]  # 301 is no token of the body, and becomes one
     expected = make_executor(pair.target.shell.body, 1, 64, None).forward([Row(0, text, 0, 0)])[0]
     torch.testing.assert_close(following, expected, atol=1e-4, rtol=1e-4)
-    assert pair.target.describe(str)["parameters"] == pair.target.shell.body.num_parameters()
+    assert pair.target.describe(str).parameters == pair.target.shell.body.num_parameters()
     assert pair.target.source.label == "synthetic/target:shape=large"
     assert pair.target.context == pair.target.shell.body.config.max_position_embeddings == 1024
 

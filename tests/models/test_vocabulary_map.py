@@ -102,8 +102,8 @@ def test_a_renumbered_draft_model_drafts_as_before(spec: str, pairs: tuple[Pair,
 
 def test_the_run_says_what_part_is_shared(pairs: tuple[Pair, Pair]) -> None:
     described = pairs[1].describe(lambda _: "0")
-    assert described["draft"]["shared_vocabulary"] == 1.0
-    cautions = setting_cautions(RunDescription.read({"models": described}))
+    assert described["draft"].shared_vocabulary == 1.0
+    cautions = setting_cautions(RunDescription(models=described))
     assert any("shares 100.0% of the target's tokens" in caution for caution in cautions)
 
 

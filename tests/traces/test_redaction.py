@@ -8,6 +8,7 @@ from command_line import TinyPair, error_line, skit_here, write_rows
 from report_builders import run_document
 from trace_builders import made_request, made_requests, write_trace
 
+from specbench_kit.core.typed_json import stated
 from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
@@ -132,8 +133,10 @@ def test_who_needs_the_text_is_refused(
 def test_a_report_names_the_licence(pair_of_traces: tuple[TraceFile, TraceFile]) -> None:
     _, shared = pair_of_traces
     described = shared.describe()
-    line = f"shared.parquet, sha256 {described['sha256'][:12]}, licence CC-BY-4.0"
-    assert ("trace", line) in setting(run_document({"trace": described, "time_kind": "modelled"}))
+    line = f"shared.parquet, sha256 {described.sha256[:12]}, licence CC-BY-4.0"
+    assert ("trace", line) in setting(
+        run_document({"trace": stated(described), "time_kind": "modelled"})
+    )
 
 
 def test_a_predictor_is_trained_for_a_pair_that_is_not_here(tmp_path: Path) -> None:

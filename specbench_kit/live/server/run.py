@@ -83,11 +83,11 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
     runner = runners.pop("target")
     drafting = _drafting_offer(settings.methods, pair, runners)
     description = pair.target.describe(hash_model)
-    latency, origin = expected_latency(settings.profile, description["hash"], runner)
+    latency, origin = expected_latency(settings.profile, str(description.hash), runner)
     target = messages.Welcome(
-        model=description["name"],
-        model_hash=description["hash"],
-        parameters=description["parameters"],
+        model=str(description.name),
+        model_hash=str(description.hash),
+        parameters=description.parameters,
         tokenizer=tokenizer_hash(pair.tokenizer),
         eos_ids=sorted(pair.eos_ids),
         dtype=str(pair.target.dtype).removeprefix("torch."),
@@ -120,9 +120,9 @@ def _drafting_offer(
         return DraftingOffer()
     for name, runner in models.items():
         runner.masked = () if name.startswith(HEAD) else pair.masked
-    draft_hash = "" if pair.draft is None else pair.draft.describe(hash_model)["hash"]
+    draft_hash = "" if pair.draft is None else str(pair.draft.describe(hash_model).hash)
     prepared = environment(
-        PairHashes(pair.target.describe(hash_model)["hash"], draft_hash), None, pair.target.device
+        PairHashes(str(pair.target.describe(hash_model).hash), draft_hash), None, pair.target.device
     )
     return DraftingOffer(
         {spec: parse_method(spec).prepare(prepared) for spec in specs}, models, draft_hash

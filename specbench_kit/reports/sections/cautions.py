@@ -7,6 +7,7 @@ from specbench_kit.deployments.description import restore
 from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.models.catalogue import shape_of
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.predictors.thresholds import LOCAL, OTHER_VALUES
 from specbench_kit.reports.document import Blocks, Note, caution
 from specbench_kit.reports.sections import machine, wording
@@ -15,7 +16,6 @@ from specbench_kit.reports.writing.formatting import count, seconds, span
 from specbench_kit.runs.deployment import DeploymentDescription
 from specbench_kit.runs.document import (
     LoweredLimit,
-    ModelDescription,
     PredictorUse,
     Resumption,
     RunDescription,

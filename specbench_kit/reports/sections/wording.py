@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.metrics.losslessness import OutputCounts
 from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.typical import LASTING
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Table, code
 from specbench_kit.reports.writing.formatting import (
@@ -16,9 +18,7 @@ from specbench_kit.reports.writing.formatting import (
     times,
 )
 from specbench_kit.runs.document import (
-    DatasetDescription,
     HardwareDescription,
-    ModelDescription,
     NumberFormat,
     RunConfig,
     RunDescription,

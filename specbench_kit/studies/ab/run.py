@@ -12,7 +12,7 @@ from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, stated
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
@@ -631,7 +631,7 @@ def _open_store(
         run = {
             "command": "ab",
             "time_kind": "measured",
-            "dataset": dataset.describe(),
+            "dataset": stated(dataset.describe()),
             "requests": requests_of(dataset.prompts),
             "servers": described,
             "order": ORDER,

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from math import inf
-from typing import Any
 
 from msgspec import structs
 
@@ -19,6 +18,7 @@ from specbench_kit.decoding.drafting.base import DRAFT, Drafting
 from specbench_kit.deployments.placing import environment
 from specbench_kit.live.pair import ServedPair
 from specbench_kit.methods.base import Environment, Latencies, unknown_latency
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.pair import Pair
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.profilers import loading
@@ -64,7 +64,7 @@ class MeasuredEnvironment:
         self,
         settings: BenchSettings,
         pair: Pair,
-        models: Mapping[str, Mapping[str, Any]],
+        models: Mapping[str, ModelDescription],
         report: ProgressCallback,
         probe: Probe,
     ) -> None:
@@ -82,8 +82,9 @@ class MeasuredEnvironment:
             runs=1,
             seed=settings.seed,
         )
+        draft = models.get("draft")
         hashes = PairHashes(
-            models["target"]["hash"], models.get("draft", {}).get("hash", NO_DRAFT_MODEL)
+            str(models["target"].hash), str(draft.hash) if draft else NO_DRAFT_MODEL
         )
         self._stored = environment(hashes, settings.deployment, pair.target.device)
         self._modelled = settings.deployment is not None
@@ -109,7 +110,7 @@ class MeasuredEnvironment:
         first = next(iter(drafting.models), DRAFT)
         if first == DRAFT or first not in self._models:
             return self.environment
-        pair = PairHashes(self._models["target"]["hash"], self._models[first]["hash"])
+        pair = PairHashes(str(self._models["target"].hash), str(self._models[first].hash))
         return replace(self.environment, pair=pair)
 
     def _latencies(self) -> Latencies:
@@ -148,7 +149,7 @@ class MeasuredEnvironment:
         return Latencies(drafting, verification)
 
     def _find(self, part: ProfiledPart, *, disturbed: bool) -> Profile | None:
-        weights = self._models[part.model]["hash"]
+        weights = str(self._models[part.model].hash)
         device = self._profiling.device
         return loading.find_measured(
             weights, part.role, device, form=part.form, disturbed=disturbed
@@ -165,7 +166,7 @@ class MeasuredEnvironment:
         )
         factor = choose_factor(rig, part.configurations, AIM_S)
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        weights_hash = self._models[part.model].get("hash")
+        weights_hash = self._models[part.model].hash
         profile = profile_without_fit(
             settings, find_profiled_device(settings), part, started_at, weights_hash
         )

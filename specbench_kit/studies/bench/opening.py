@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import OptionValues, recorded_values
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, stated
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import AS_DRAFTED, describe_range, describe_time
 from specbench_kit.methods.spec import describe_method
@@ -19,6 +19,7 @@ from specbench_kit.models.executors.base import name_of
 from specbench_kit.models.weights.blocks import read_record
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory, find_resumable
+from specbench_kit.runs.document import NumberFormat
 from specbench_kit.runs.line_file import lock, unlock
 from specbench_kit.runs.provenance import Provenance
 from specbench_kit.runs.resumption import require_same_environment
@@ -146,11 +147,11 @@ def _describe(
         assert request is not None
         prompts[prompt.id] = sha256(repr(request.prompt_ids).encode()).hexdigest()[:HASH_DIGITS]
     return {
-        "dataset": dataset.describe(),
-        "models": bench.models,
-        "number_formats": number_formats(bench.pair.loaded),
+        "dataset": stated(dataset.describe()),
+        "models": stated(bench.models),
+        "number_formats": stated(number_formats(bench.pair.loaded)),
         "config": config,
-        **(bench.server.describe() if bench.server else {}),
+        **(stated(bench.server.describe()) if bench.server else {}),
         **describe_time(settings.deployment),
         **describe_range(bench.ends, AS_DRAFTED),
         "requests": count_turns(dataset) * settings.passes,
@@ -161,21 +162,17 @@ def _describe(
     }
 
 
-def number_formats(models: "Mapping[str, LoadedModel]") -> dict[str, dict[str, str]]:
+def number_formats(models: "Mapping[str, LoadedModel]") -> dict[str, NumberFormat]:
     """Return, by the models' names, the format of their weights here (`computed`) and in their
     files (`published`).
 
     Of a GGUF file it is the type of most of its matrices, which only some executors compute with.
     Heads and synthetic models state none.
     """
-    formats = {}
-    for name, model in models.items():
-        published = _published_format(model.source)
-        formats[name] = {
-            "computed": _short(model.dtype),
-            **({"published": published} if published else {}),
-        }
-    return formats
+    return {
+        name: NumberFormat(_short(model.dtype), _published_format(model.source))
+        for name, model in models.items()
+    }
 
 
 def _published_format(source: ModelSource) -> str | None:

@@ -9,9 +9,12 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec import structs
+
 from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.option import recorded_values
+from specbench_kit.core.typed_json import stated
 from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
@@ -343,7 +346,9 @@ def _describe(
         },
         **describe_time(deployment),
         **describe_range((name for name, _ in corners(deployment)), DECIDED_ANEW),
-        "trace": {**trace.describe(), "requests": len(trace), "recorded": trace.recorded},
+        "trace": stated(
+            structs.replace(trace.describe(), requests=len(trace), recorded=trace.recorded)
+        ),
         "requests": len(trace),
         **provenance.collect(settings.argv),
     }

@@ -237,8 +237,8 @@ class Workbench:
         """
         if self.server is None:
             return None
-        draft_hash = self.models.get("draft", {}).get("hash")
-        offered = self.server.offered(parse_method(spec), draft_hash)
+        draft = self.models.get("draft")
+        offered = self.server.offered(parse_method(spec), draft.hash if draft else None)
         return None if offered is None else self._streamed(self.server, offered, started_s)
 
     def _streamed(self, server: "ServerConnection", method: str, started_s: float) -> Loop:

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.core.typed_json import JsonObject, convert, stated
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint
@@ -30,6 +30,7 @@ from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
 from specbench_kit.runs.deployment import Link
+from specbench_kit.runs.document import ServerReference
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.runs.machine.probe import probe_here
@@ -266,11 +267,7 @@ def _describe(
         "dataset": trace.header.run.get("dataset"),
         "models": trace.header.run.get("models") or {},
         "config": config,
-        "server": {
-            "kind": welcome.server,
-            "device": welcome.device,
-            "scheduler": welcome.scheduler,
-        },
+        "server": stated(ServerReference(welcome.server, welcome.scheduler, welcome.device)),
         "deployment": describe(deployment),
         **({"shaped_link": asdict(settings.link)} if settings.link else {}),
         **lowered_limits([settings.method], trace.header),

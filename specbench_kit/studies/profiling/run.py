@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.loading import save
@@ -66,10 +67,10 @@ def _derive(
     settings: ProfileSettings, device: ProfiledDevice, card: Device, parts: Sequence[ProfiledPart]
 ) -> FinishedMeasurement:
     models = {
-        part.model: {
-            "name": part.subject.name,
-            "parameters": require_architecture(part.subject).parameters,
-        }
+        part.model: ModelDescription(
+            name=part.subject.name,
+            parameters=require_architecture(part.subject).parameters,
+        )
         for part in parts
     }
     run = describe_run(settings, device, models, "modelled")

@@ -8,6 +8,7 @@ import torch
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
+from specbench_kit.core.typed_json import stated
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -61,12 +62,14 @@ def measure(settings: BenchSettings, dataset: LoadedDataset, report: CountCallba
     shares, by_depth = count_ranks(ranks, DEPTHS)
     models = pair.describe(provenance.hash_model)
     return RankTable(
-        PairHashes(models["target"]["hash"], models["draft"]["hash"]),
+        PairHashes(str(models["target"].hash), str(models["draft"].hash)),
         settings.temperature,
         _rounded(shares),
         tuple(map(_rounded, by_depth)),
         sum(map(len, ranks)),
-        {"dataset": dataset.describe(), "models": models, "versions": dict(provenance.versions())},
+        stated(
+            {"dataset": dataset.describe(), "models": models, "versions": provenance.versions()}
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
+from specbench_kit.core.typed_json import stated
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, Drafting, parse_drafter
@@ -331,7 +332,8 @@ def record(
         if missing := len(names) - len(finished) - len(answers) - failed:
             part = {"requests": len(finished) + len(answers), "planned": len(names)}
             header = structs.replace(
-                header, run={**header.run, "dataset": {**dataset.describe(), "recorded": part}}
+                header,
+                run={**header.run, "dataset": {**stated(dataset.describe()), "recorded": part}},
             )
         in_order = (recorder.trace(*answers[name]) for name in names if name in answers)
         traces = in_order if drafting.depends_on_order else unfinished.traces()
@@ -486,9 +488,9 @@ def _plan_header(
     """Return the trace's header without times."""
     layers = tuple(drafting.layers(models))
     run = {
-        "dataset": dataset.describe(),
+        "dataset": stated(dataset.describe()),
         "prompts": [prompt.fingerprint for prompt in dataset.prompts],
-        "models": pair.describe(provenance.hash_model),
+        "models": stated(pair.describe(provenance.hash_model)),
         "config": {
             "max_new_tokens": settings.max_new_tokens,
             "seed": settings.seed,

@@ -7,22 +7,24 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import restored_values
-from specbench_kit.core.typed_json import flat
-from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.core.option import OptionValues, restored_values
+from specbench_kit.core.typed_json import JsonObject, flat
+from specbench_kit.datasets.base import LoadedDataset, Source
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.description import restore
 from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.models.catalogue import BUNDLED, locate
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.draft_library import AUTO, find_draft
 from specbench_kit.models.named import NAMED_PAIRS, Role
 from specbench_kit.reports.sections import machine
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.document import RunDocument, TraceReference
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import open_runs
@@ -33,8 +35,6 @@ from specbench_kit.studies.bench.workbench import Workbench
 from specbench_kit.studies.rerun.options import RerunOptions
 from specbench_kit.traces.library import trace_file
 
-Document = Mapping[str, Any]
-"""The content of a `run.json` or a `summary.json`."""
 Records = Sequence[RequestRecord]
 RecordPairs = Sequence[tuple[RequestRecord, RequestRecord]]
 """The records of the same requests in the first and the second run."""
@@ -169,21 +169,22 @@ def rerun(
 ) -> RerunResult:
     """Run the run in `path` again, into a new run directory below `out`."""
     first = RunDirectory.find(path)
-    _require_effect(first.run, options)
-    settings = restore_settings(first.run, options, out, argv)
-    if is_replay(first.run):
-        replayed = bench_replay(settings, find_trace(first.run, options.replay), report)
+    run = first.document
+    _require_effect(run, options)
+    settings = restore_settings(run, first.run.get("config", {}), options, out, argv)
+    if is_replay(run):
+        replayed = bench_replay(settings, find_trace(run, options.replay), report)
         conclusion = replayed.conclusions[0]
     else:
         conclusion = _decode(first, settings, options, report)
     second = conclusion.directory
     differences = compare(first, second, conclusion.summary)
-    second.amend(rerun_of={"run": first.path.resolve().name, "started_at": first.run["started_at"]})
+    second.amend(rerun_of={"run": first.path.resolve().name, "started_at": run.started_at})
     second.write_json("rerun.json", differences.to_dict())
     return RerunResult(conclusion, differences)
 
 
-def _require_effect(run: Document, options: RerunOptions) -> None:
+def _require_effect(run: RunDocument, options: RerunOptions) -> None:
     """Raise SkitError for options about inputs that the run does not have."""
     of_models = ("target", "draft", "data_dir", "device")
     names, reason = (
@@ -202,10 +203,10 @@ def _decode(
     options: RerunOptions,
     report: Callable[[Progress], None],
 ) -> Conclusion:
-    dataset = restore_dataset(first.run, options.data_dir)
+    dataset = restore_dataset(first.document, options.data_dir)
     bench = Workbench(settings, [dataset])
     try:
-        require_same_models(first.run, bench.models)
+        require_same_models(first.document, bench.models)
         (runs,), _ = open_runs(settings, bench, [dataset])
         benchmark = Benchmark(settings, dataset, bench, runs)
         benchmark.run(report)
@@ -234,7 +235,7 @@ def compare(first: RunDirectory, second: RunDirectory, summary: RunSummary) -> D
             for name, run in (("before", first), ("now", second))
             for line in machine.warnings(run.document)
         ],
-        is_replay=is_replay(first.run),
+        is_replay=is_replay(first.document),
     )
 
 
@@ -272,139 +273,146 @@ def _time_ratio(pairs: RecordPairs) -> float | None:
     return sum(after.e2e_s or 0.0 for _, after in pairs) / before_s if before_s else None
 
 
-def _speedup(summary: Document) -> float | None:
+def _speedup(summary: JsonObject) -> float | None:
     overall = summary.get("overall", {})
     # Summaries of earlier versions know no typical prompt.
     speedup: float | None = overall.get("typical_speedup", overall.get("speedup"))
     return speedup
 
 
-RunDescription = Mapping[str, Any]
-"""The content of `run.json`."""
-
-
 def restore_settings(
-    run: RunDescription, options: RerunOptions, out: Path, argv: tuple[str, ...]
+    run: RunDocument,
+    recorded: OptionValues,
+    options: RerunOptions,
+    out: Path,
+    argv: tuple[str, ...],
 ) -> BenchSettings:
-    """Return the settings of the run; raise SkitError if it was not decoded or replayed by this
-    program alone.
+    """Return the settings of the run, whose `run.json` has the `recorded` options; raise SkitError
+    if it was not decoded or replayed by this program alone.
     """
-    if "config" not in run or "models" not in run or "method" not in run:
+    if not (recorded and run.method and (run.models or run.trace)):
         raise SkitError(
             "run.json names no method, models and settings: only runs of skit bench can be run again"
         )
-    if "imported" in run:
+    if run.imported is not None:
         raise SkitError(
-            f"the run was imported from {run['imported']['tool']}, which would have to run it again"
+            f"the run was imported from {run.imported.tool}, which would have to run it again"
         )
-    if "server" in run:
+    if run.server is not None:
         raise SkitError(
             "the run was verified by a server, which is not known here: use skit bench --server again"
         )
-    if run["config"].get("processes", 1) > 1:
+    if run.config.processes > 1:
         raise SkitError(
             "the run was decoded in several processes, and a rerun is one: give skit bench --processes again"
         )
-    config = restored_values(BenchSettings, run["config"])
-    if draft_device := run["config"].get("draft_device"):
+    config = restored_values(BenchSettings, recorded)
+    if draft_device := recorded.get("draft_device"):
         config["device"] = f"{config['device']}+{draft_device}"
     if options.device:
         config["device"] = options.device
     models: dict[str, Any] = {}
     if not is_replay(run):
         models["target"] = options.target or _find_model(run, "target")
-        if "draft" in run["models"]:
+        if "draft" in run.models:
             models["draft"] = options.draft or _find_draft(run, models["target"])
     return BenchSettings(
-        (run["method"],),
+        (run.method,),
         **models,
         **config,
-        deployment=restore(run["deployment"]) if run.get("deployment") else None,
+        deployment=restore(run.deployment) if run.deployment else None,
         out=out,
         argv=argv,
     )
 
 
-def is_replay(run: RunDescription) -> bool:
+def is_replay(run: RunDocument) -> bool:
     """Return True if the run replayed a trace, so that it loaded no models and no prompts."""
-    return "trace" in run
+    return run.trace is not None
 
 
-def find_trace(run: RunDescription, replay: Path | None) -> Path:
+def find_trace(run: RunDocument, replay: Path | None) -> Path:
     """Return the path of the trace that the run replayed, checked by its hash; `replay` is where
     the user has it.
     """
-    described = run["trace"]
-    file = Path(described["file"])
+    described = run.trace or TraceReference()
+    file = Path(str(described.file))
     # A trace that the kit brings is named without its suffix.
     named = [replay] if replay else [*map(Path, _arguments(run, "--replay")), file, Path(file.stem)]
     for name in named:
         with suppress(SkitError):  # neither a file nor a bundled trace
             path = trace_file(name)
-            if path.is_file() and provenance.hash_file(path) == described["sha256"]:
+            if path.is_file() and provenance.hash_file(path) == described.sha256:
                 return path
     if replay is not None and replay.is_file():
         raise SkitError(
             f"{replay} is not the trace that the run replayed: name the right one with --replay"
         )
-    raise SkitError(
-        f"the run replayed the trace {described['file']}: say where it is with --replay"
-    )
+    raise SkitError(f"the run replayed the trace {described.file}: say where it is with --replay")
 
 
-def restore_dataset(run: RunDescription, data_dir: Path | None) -> LoadedDataset:
+def restore_dataset(run: RunDocument, data_dir: Path | None) -> LoadedDataset:
     """Load the run's prompts; raise SkitError if the prompts of that name have changed."""
-    described = run["dataset"]
-    config = run["config"]
-    limit = config.get("limit")
-    seed = config["seed"]
+    described = run.dataset
+    limit = run.config.limit
+    seed = run.config.seed or 0
     loaded = load(
         _find_prompts(run, data_dir), data_dir=data_dir, allow_sample=False, limit=limit, seed=seed
     )
-    dataset = leave_out(loaded, frozenset(described.get("left_out") or ()), limit, seed)
-    if dataset.digest != described["digest"]:
+    dataset = leave_out(loaded, frozenset(described.left_out or ()), limit, seed)
+    digest = str(described.digest)
+    if dataset.digest != digest:
         raise SkitError(
-            f"the prompts of {described['name']} ({dataset.location}) are not those of the run (SHA-256 "
-            f"{dataset.digest[:12]}, not {described['digest'][:12]}): name the folder that holds them with --data-dir"
+            f"the prompts of {described.name} ({dataset.location}) are not those of the run (SHA-256 "
+            f"{dataset.digest[:12]}, not {digest[:12]}): name the folder that holds them with --data-dir"
         )
     return replace(
-        dataset, name=described["name"], source=described["source"], location=described["location"]
+        dataset,
+        name=str(described.name),
+        source=cast(Source, described.source),
+        location=str(described.location),
     )
 
 
-def require_same_models(run: RunDescription, models: Mapping[str, Mapping[str, Any]]) -> None:
+def require_same_models(run: RunDocument, models: Mapping[str, ModelDescription]) -> None:
     """Raise SkitError unless the models have the run's content, or its commit if they come from the
     hub.
     """
     # What the run records besides was loaded for other methods that ran with it, such as another
     # one's head.
-    for role in run["models"].keys() & models.keys():
-        loaded = models[role]["hash"]
-        expected = run["models"][role]["hash"]
+    for role in run.models.keys() & models.keys():
+        loaded = str(models[role].hash)
+        expected = _hash_of(run, role)
         if loaded != expected:
             raise SkitError(
-                f"the {role} {models[role]['name']} is not that of the run (hash {loaded[:12]}, not {expected[:12]}): "
+                f"the {role} {models[role].name} is not that of the run (hash {loaded[:12]}, not {expected[:12]}): "
                 f"name the right one with --{role}"
             )
 
 
-def _find_model(run: RunDescription, role: Role) -> str:
+def _hash_of(run: RunDocument, role: str) -> str:
+    model = run.models.get(role)
+    return str(model.hash) if model else ""
+
+
+def _find_model(run: RunDocument, role: Role) -> str:
     """Return the name to load a model by: the bundled one, a folder with the same content, a named
     pair or a hub id.
     """
-    name = str(run["models"][role]["name"])
+    model = run.models.get(role) or ModelDescription()
+    name = str(model.name)
     if name == f"{BUNDLED}/{role}":
         return BUNDLED
     for path in map(Path, (*_arguments(run, f"--{role}"), name)):
         with suppress(SkitError):  # a folder without weights
             folder = locate(str(path), role).folder if path.exists() else path
-            if folder.is_dir() and provenance.hash_model(folder) == run["models"][role]["hash"]:
+            if folder.is_dir() and provenance.hash_model(folder) == model.hash:
                 return str(path)
     for pair in NAMED_PAIRS.values():
         if pair.model(role).name == name:
             return pair.name
     if "/" in name:
-        return _with_commit(name, role, run["models"][role]["hash"])
+        return _with_commit(name, role, str(model.hash))
     raise SkitError(
         f"the {role} '{name}' was in a folder that the run does not name: say where with --{role}"
     )
@@ -419,42 +427,43 @@ def _with_commit(name: str, role: Role, recorded: str) -> str:
     return f"{name.partition('@')[0]}@{commit}" if COMMIT.fullmatch(commit) else name
 
 
-def _find_draft(run: RunDescription, target: str) -> str:
+def _find_draft(run: RunDocument, target: str) -> str:
     """Return the name to load the draft model by: `auto` if it is the target's own, else that of
     `_find_model`.
     """
     with suppress(SkitError):
         own = find_draft(AUTO, locate(target, "target"))
-        if provenance.hash_model(own.folder) == run["models"]["draft"]["hash"]:
+        if provenance.hash_model(own.folder) == _hash_of(run, "draft"):
             return AUTO
     return _find_model(run, "draft")
 
 
-def _find_prompts(run: RunDescription, data_dir: Path | None) -> str:
+def _find_prompts(run: RunDocument, data_dir: Path | None) -> str:
     """Return what to load: the name of the dataset, its bundled sample, or a file of the same
     name.
     """
-    dataset = run["dataset"]
-    if dataset["source"] == "sample":
-        return str(SAMPLES / f"{dataset['location']}.jsonl")
-    if dataset["source"] != "file":
-        return str(dataset["name"])
-    files = [data_dir / dataset["location"]] if data_dir else []
-    files += [*map(Path, _arguments(run, "--dataset")), Path(dataset["location"])]
+    dataset = run.dataset
+    location = str(dataset.location)
+    if dataset.source == "sample":
+        return str(SAMPLES / f"{location}.jsonl")
+    if dataset.source != "file":
+        return str(dataset.name)
+    files = [data_dir / location] if data_dir else []
+    files += [*map(Path, _arguments(run, "--dataset")), Path(location)]
     for file in files:
-        if file.name == dataset["location"] and file.is_file():
+        if file.name == location and file.is_file():
             return str(file)
     raise SkitError(
-        f"the prompts were in a file {dataset['location']} in a folder that the run does not name: name the folder "
+        f"the prompts were in a file {location} in a folder that the run does not name: name the folder "
         "with --data-dir"
     )
 
 
-def _arguments(run: RunDescription, option: str) -> Sequence[str]:
+def _arguments(run: RunDocument, option: str) -> Sequence[str]:
     """Return the values of an option on the run's command line, as `--option value` or
     `--option=value`.
     """
-    argv = run.get("argv", [])
+    argv = run.argv or []
     values = [value for name, value in pairwise(argv) if name == option]
     return [
         *values,

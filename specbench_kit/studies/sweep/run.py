@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.typed_json import stated
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.fields import Value
@@ -116,7 +117,7 @@ def _describe(
             if trace.header.run.get("dataset")
             else {"name": trace.path.stem},
             "models": trace.header.run["models"],
-            "trace": trace.describe(),
+            "trace": stated(trace.describe()),
             "requests": len(trace),
             **lowered_limits(
                 {spec for point in points for spec in point.specs.values()}, trace.header

@@ -15,6 +15,7 @@ from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
+from specbench_kit.core.typed_json import stated
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.drafting.base import Capability, parse_drafter
 from specbench_kit.deployments.description import describe_time
@@ -197,7 +198,7 @@ def _describe(trace: TraceFile, settings: PredictorTrainingSettings, failed: int
         "command": "train-predictor",
         "dataset": _dataset_of(trace),
         "models": trace.header.run["models"],
-        "trace": trace.describe(),
+        "trace": stated(trace.describe()),
         "config": settings.described(),
         "requests": {"recorded": len(trace), "failed": failed},
         **describe_time(settings.deployment or recording_deployment(trace.header)),

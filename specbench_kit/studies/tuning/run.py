@@ -10,7 +10,7 @@ from random import Random
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, stated
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
@@ -89,7 +89,7 @@ def _describe(settings: TuningSettings, tuned: TunedOptions) -> JsonObject:
             for name in ("dataset", "models", "lowered_limits")
             if name in tuned.run
         },
-        "trace": trace.describe(),
+        "trace": stated(trace.describe()),
         "config": {
             "methods": list(settings.methods),
             "budget": settings.budget,

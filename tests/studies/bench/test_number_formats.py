@@ -25,15 +25,13 @@ def test_both_models_name_the_format_they_compute_in_and_that_of_their_files(
     dtype: str, computed: str
 ) -> None:
     formats = number_formats(load_pair(device="cpu", dtype=dtype).loaded)
-    assert formats == {
-        role: {"computed": computed, "published": "bfloat16"} for role in ("target", "draft")
-    }
+    assert formats == {role: NumberFormat(computed, "bfloat16") for role in ("target", "draft")}
 
 
 def test_a_synthetic_model_was_published_in_no_format() -> None:
     pair = load_pair("synthetic", "synthetic:ranks=0.8+0.1")
     assert number_formats(pair.loaded) == {
-        role: {"computed": "float32"} for role in ("target", "draft")
+        role: NumberFormat("float32") for role in ("target", "draft")
     }
 
 
@@ -44,9 +42,7 @@ def test_a_gguf_file_names_the_type_of_most_of_its_matrices(tmp_path: Path) -> N
         json.dumps({"sha256": "ab", "tensor_types": {"F32": 9, "Q4_K": 5, "Q6_K": 2}})
     )
     model = LoadedModel(tiny_llama(), ModelSource(str(tmp_path), "m", local_only=True))
-    assert number_formats({"target": model}) == {
-        "target": {"computed": "float32", "published": "GGUF Q4_K"}
-    }
+    assert number_formats({"target": model}) == {"target": NumberFormat("float32", "GGUF Q4_K")}
 
 
 def test_a_report_names_the_formats_of_both_models() -> None:

@@ -7,9 +7,9 @@ from environments import DEPLOYMENT
 from trace_builders import made_request, made_requests, write_trace
 
 from specbench_kit.core.typed_json import convert
+from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.sections.wording import dataset_sentence
-from specbench_kit.runs.document import DatasetDescription
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 

@@ -24,7 +24,7 @@ from specbench_kit.core.option import options_in, recorded_values
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.lossy import parse_lossy
 from specbench_kit.metrics.shapes import RecomputedLogits
-from specbench_kit.runs.document import RunConfig
+from specbench_kit.runs.document import RunConfig, RunDocument
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.rerun.options import RerunOptions
 from specbench_kit.studies.rerun.run import restore_settings
@@ -374,12 +374,17 @@ def test_every_option_that_a_run_records_is_declared_and_restored() -> None:
     config = recorded_values(settings) | {
         name: OTHERWISE[name] for name in names if recorded[name] == "as found"
     }
-    run = {"method": "fixed-k", "models": {}, "trace": {}, "config": json.loads(json.dumps(config))}
-    restored = restore_settings(run, RerunOptions(), Path("out"), ())
+    config = json.loads(json.dumps(config))
+    run = RunDocument.read(
+        {"schema_version": 1, "method": "fixed-k", "trace": {}, "config": config}
+    )
+    restored = restore_settings(run, config, RerunOptions(), Path("out"), ())
     assert {name: getattr(restored, name) for name in OTHERWISE} == OTHERWISE
 
 
 def test_a_draft_model_on_another_device_is_put_there_again() -> None:
     config = {"device": "cuda:0", "draft_device": "cpu", "dtype": "bfloat16"}
-    run = {"method": "fixed-k", "models": {}, "trace": {}, "config": config}
-    assert restore_settings(run, RerunOptions(), Path("out"), ()).device == "cuda:0+cpu"
+    run = RunDocument.read(
+        {"schema_version": 1, "method": "fixed-k", "trace": {}, "config": config}
+    )
+    assert restore_settings(run, config, RerunOptions(), Path("out"), ()).device == "cuda:0+cpu"

@@ -100,7 +100,7 @@ def test_a_benchmark_leaves_out_what_was_set_apart_and_else_what_it_is_told_to(d
         remaining = without_seen(dataset, [*methods, FixedK()], settings, {})
         assert remaining.prompts == dataset.prompts[7:]
         assert remaining.digest != dataset.digest
-        assert remaining.describe()["left_out"] == [
+        assert remaining.describe().left_out == [
             prompt.fingerprint for prompt in dataset.prompts[:7]
         ]
     with pytest.raises(SkitError, match="was trained on every prompt of gsm8k"):

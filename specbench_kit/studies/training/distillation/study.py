@@ -16,6 +16,7 @@ from torch import nn
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.typed_json import stated
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import monotonic_s
@@ -199,7 +200,7 @@ class Distillation:
     @cached_property
     def target_hash(self) -> str:
         """Return the hash of the target's files."""
-        return str(self._pair.describe(provenance.hash_model)["target"]["hash"])
+        return str(self._pair.describe(provenance.hash_model)["target"].hash)
 
     def _from_prompts(self, dataset: LoadedDataset) -> TrainingAnswerStore:
         settings = self._settings
@@ -207,7 +208,7 @@ class Distillation:
         # `head_library.training_prompts` reads these keys, so that a benchmark can leave the
         # prompts out.
         self.sources = {
-            "dataset": dataset.describe(),
+            "dataset": stated(dataset.describe()),
             "prompts": [prompt.fingerprint for prompt in dataset.prompts],
         }
         store = self._open(dataset.digest)
@@ -364,7 +365,7 @@ class Distillation:
         """Write what a draft was made of and how."""
         answers = [answer for answer in self._all(store) if not is_held_out(answer.index)]
         record = {
-            "models": self._pair.describe(provenance.hash_model),
+            "models": stated(self._pair.describe(provenance.hash_model)),
             **self.sources,
             "answers": len(answers),
             "tokens": sum(len(answer.output) for answer in answers),
