@@ -54,7 +54,7 @@ class Wisp(Method):
     send_last: bool = False
     score: ScoreKind = "token"
     force: bool = False
-    source = "WISP, Li et al. 2025"
+    source = "WISP, Li et al. 2026 (arXiv 2601.11652)"
     reported_result = "serves 1.69 to 2.10 times as many devices as centralized decoding"
     group = "learned"
     grid = MappingProxyType(

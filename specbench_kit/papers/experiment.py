@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct, structs
 
 from specbench_kit.core.errors import MOST_SUGGESTED, SkitError, did_you_mean, require
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.papers.figure_row import Point
 
 LIBRARY = Path(__file__).with_name("library")
@@ -181,6 +181,29 @@ class MainClaim(NamedTuple):
     is_lead: bool = False
 
 
+class Steps(Struct, frozen=True, forbid_unknown_fields=True):
+    """Changes of an experiment's inputs, drawn as steps from a first point of its `axis` to the printed
+    numbers.
+
+    What is drawn is the `metric` of `series` over that of the series `over`. Each of the `single` points
+    changes one thing of the `first`; the `cumulative` ones keep the changes of
+    those before them. `printed` holds the printed number by the value of the axis `by`, and `sentence` says what
+    the steps come to.
+    """
+
+    series: str
+    over: str
+    metric: str
+    axis: str
+    by: str
+    first: str
+    single: tuple[str, ...]
+    cumulative: tuple[str, ...]
+    printed: dict[str, float]
+    unit: str
+    sentence: str
+
+
 class World(NamedTuple):
     """What all simulated experiments of a paper share: options of those `commands`, and assumed
     inputs.
@@ -230,6 +253,7 @@ class Experiment:
     """Inputs of the paper's world that are different here, each with the reason."""
     variants: tuple[tuple[str, ...], ...] = ()
     takes: str = ""
+    steps: Steps | None = None
 
     @property
     def paper(self) -> str:
@@ -298,10 +322,16 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
         }
         require(not unknown, f"variants without a published number: {', '.join(sorted(unknown))}")
         published = _with_half_fitted(published, fields["options"])
+        steps = convert(Steps, fields.pop("steps")) if "steps" in fields else None
         return Experiment(
-            name, published=tuple(published), assumed=tuple(assumed), variants=variants, **fields
+            name,
+            published=tuple(published),
+            assumed=tuple(assumed),
+            variants=variants,
+            steps=steps,
+            **fields,
         )
-    except (KeyError, TypeError, SkitError) as error:
+    except (KeyError, TypeError, ValueError, SkitError) as error:
         raise SkitError(f"the experiment {name}: {error}") from error
 
 

@@ -7,7 +7,7 @@ from specbench_kit.predictors.confusion import Confusion
 WISP_MLP_CONFUSION = Confusion(
     true_negatives=92, false_positives=68, false_negatives=112, true_positives=451
 )
-"""The test tokens of WISP's MLP (Li et al. 2025); positive means accepted. The paper prints rounded
+"""The test tokens of WISP's MLP (Li et al. 2026, arXiv 2601.11652); positive means accepted. The paper prints rounded
 rates that follow from these.
 """
 SPECPIPE_GAINS = {"autoregressive": (4.2, 5.5), "specinfer": (2.1, 2.4)}

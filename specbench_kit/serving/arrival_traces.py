@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.core.foreign_file import IN_WORDS, PER_SECOND, FileReading, StatedFile, Unit
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.foreign_file import IN_WORDS, PER_SECOND, FileReading, Unit
 from specbench_kit.core.specs import from_options
 from specbench_kit.core.typed_json import whole_number
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival, from_zero
@@ -29,14 +29,21 @@ WITHOUT_LENGTH = "without a prompt or an answer"
 
 @dataclass(frozen=True, slots=True)
 class ArrivalColumns:
-    """What a user states of a trace: the unit of its times, and the columns of times and of lengths
-    in tokens.
+    """What a user states of a trace: the unit of its times, the columns of times and of lengths in
+    tokens, and from how many seconds after the first request on it is replayed.
     """
 
     unit: Unit | None = None
     time: str | None = None
     prompt: str | None = None
     output: str | None = None
+    from_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.from_s < inf,
+            f"from_s is a number of seconds from 0 up, not {self.from_s:g}",
+        )
 
 
 class Layout(NamedTuple):
@@ -96,7 +103,8 @@ def read_arrivals(path: Path, limit: int | None = None, stated: str = "") -> Rep
     `stated` is what the user says of the file, as `unit=ms`. Requests without a prompt or an answer, which traces keep
     of failures, are left out.
     """
-    reader = _TraceReader(path, from_options(str(path), ArrivalColumns, stated))
+    columns = from_options(str(path), ArrivalColumns, stated)
+    reader = _TraceReader(path, columns)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             requests = list(islice(reader.requests(file), limit))
@@ -106,14 +114,14 @@ def read_arrivals(path: Path, limit: int | None = None, stated: str = "") -> Rep
         ) from error
     if not requests:
         raise SkitError(f"the trace {path} holds no request: choose another file")
-    arrivals = from_zero(requests)
+    first_s = min(request.at_s for request in requests)
+    later = [request for request in requests if request.at_s - first_s >= columns.from_s]
+    require(
+        bool(later),
+        f"the trace {path} ends before {columns.from_s:g} s: give an earlier from_s",
+    )
+    arrivals = from_zero(later)
     return replace(arrivals, reading=reader.reading(arrivals.requests))
-
-
-def parse_arrival_file(text: str) -> ReplayedArrivals:
-    """Return the requests of the trace that `FILE` or `FILE:unit=ms` names."""
-    file = StatedFile.parse(text)
-    return read_arrivals(file.path, stated=file.options)
 
 
 class _TraceReader:
@@ -145,9 +153,10 @@ class _TraceReader:
         times = "dates" if self._has_dates else f"in {IN_WORDS[unit]}" if unit else ""
         origin = ", as stated" if self._stated.unit else ""
         lengths = "with lengths" if layout.prompt or layout.output else "without lengths"
+        start = f", from {self._stated.from_s:g} s on" if self._stated.from_s else ""
         return FileReading(
             self._path.name,
-            f"{layout.publisher}, {layout.time} {times}{origin}, {lengths}",
+            f"{layout.publisher}, {layout.time} {times}{origin}, {lengths}{start}",
             len(requests),
             left_out={WITHOUT_LENGTH: self._without_length},
             doubts=_doubts([request.at_s for request in requests], self._path.name),

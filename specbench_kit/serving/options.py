@@ -221,8 +221,9 @@ class ServingOptions:
         Option(
             "Arrivals of requests: closed:think_s=0 (with leave=0.05,away_s=60 for devices that go and come), "
             "poisson:rate_per_s=2, waves:rate_per_s=2,period_s=120,swing=0.8, "
-            "levels:rate_per_s=2,span_s=60,cv=1, or the file of a trace (Azure, BurstGPT, Mooncake, Qwen-Bailian), "
-            "with FILE:unit=ms where its columns do not say the unit of times.",
+            "levels:rate_per_s=2,span_s=60,cv=1, a bundled trace (adaspec-conv, adaspec-code or adaspec-mooncake), or "
+            "the file of a trace (Azure, BurstGPT, Mooncake, Qwen-Bailian), with FILE:unit=ms where its columns do not "
+            "say the unit of times; :from_s=100 replays one from that second on.",
             LOAD,
         ),
     ] = "closed"

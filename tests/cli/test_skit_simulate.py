@@ -323,7 +323,7 @@ c_s = 0.01
         ),
         (
             ["--scheduler", "wisp-paper:guard=1"],
-            "wisp-paper: unknown option 'guard' (did you mean 'guard_s'?); known: guard_s, late_lane, amortise",
+            "wisp-paper: unknown option 'guard' (did you mean 'guard_s'?); known: guard_s, late_lane, amortise, by",
         ),
         (["--preset", "wisp-table-9"], "unknown preset 'wisp-table-9'"),
         (["--deployment", "local"], "choose a --deployment from skit list deployments"),

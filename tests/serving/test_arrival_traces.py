@@ -8,7 +8,9 @@ from command_line import error_line, read_object, skit_here
 from nightly import nightly_except
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.arrival_traces import CROWD, parse_arrival_file, read_arrivals
+from specbench_kit.serving.arrival_spec import parse_arrivals, recorded_traces
+from specbench_kit.serving.arrival_traces import CROWD, read_arrivals
+from specbench_kit.serving.arrivals import ReplayedArrivals
 
 DATA = Path(os.environ.get("SKIT_DATA_DIR", "nowhere")) / "traces"
 QWEN = '{"chat_id": 1, "parent_chat_id": -1, "timestamp": %s, "input_length": 9, "output_length": 3, "turn": 1}\n'
@@ -100,7 +102,7 @@ def test_a_stated_unit_or_column_comes_first(
     columns: str, stated: str, at_s: float, tmp_path: Path
 ) -> None:
     (tmp_path / "trace.csv").write_text(f"{columns}\n500,9,3\n3000,8,2\n")
-    arrivals = parse_arrival_file(f"{tmp_path / 'trace.csv'}:{stated}")
+    arrivals = read_arrivals(tmp_path / "trace.csv", stated=stated)
     assert arrivals.requests[1].at_s == pytest.approx(at_s)
     assert [request[1:] for request in arrivals.requests] == [(9, 3), (8, 2)]
     assert arrivals.reading is not None
@@ -243,3 +245,49 @@ def test_the_real_traces_are_taken_for_what_they_are(
     assert f"taken for {taken_for}" in arrivals.reading.line
     assert not arrivals.reading.doubts
     assert lasts_s is None or arrivals.requests[-1].at_s == pytest.approx(lasts_s, rel=0.05)
+
+
+@pytest.mark.parametrize("name", sorted(recorded_traces()))
+@pytest.mark.skipif(not DATA.is_dir(), reason="needs traces/adaspec_*.csv of SKIT_DATA_DIR")
+def test_bundled_traces_have_the_times_of_their_authors(name: str) -> None:
+    authors = read_arrivals(DATA / f"{name.replace('-', '_')}.csv").requests
+    bundled = parse_arrivals(name, 1.0)
+    assert isinstance(bundled, ReplayedArrivals)
+    assert len(bundled.requests) == len(authors)
+    for ours, theirs in zip(bundled.requests, authors, strict=True):
+        assert ours.at_s == pytest.approx(theirs.at_s, abs=1.1e-3)
+
+
+def test_bundled_traces_have_lengths_as_the_script_of_their_authors_draws_them() -> None:
+    traces = [parse_arrivals(name, 1.0) for name in recorded_traces()]
+    lengths = [
+        [(request.prompt_tokens, request.output_tokens) for request in trace.requests]
+        for trace in traces
+        if isinstance(trace, ReplayedArrivals)
+    ]
+    assert len(lengths) == 3
+    fewest = min(map(len, lengths))
+    assert all(drawn[:fewest] == lengths[0][:fewest] for drawn in lengths)  # one seed for all
+    for prompt, output in (pair for drawn in lengths for pair in drawn):
+        assert prompt is not None
+        assert output is not None
+        assert 4 <= prompt <= 1024
+        assert 4 <= output <= 1024
+
+
+def test_a_trace_is_replayed_from_a_second_on(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("Timestamp\n5\n7\n8\n15\n")
+    times = [
+        request.at_s
+        for request in read_arrivals(tmp_path / "trace.csv", stated="from_s=2").requests
+    ]
+    assert times == [0.0, 1.0, 8.0]
+    with pytest.raises(SkitError, match="ends before 11 s: give an earlier from_s"):
+        read_arrivals(tmp_path / "trace.csv", stated="from_s=11")
+    with pytest.raises(SkitError, match="from_s is a number of seconds from 0 up, not -1"):
+        read_arrivals(tmp_path / "trace.csv", stated="from_s=-1")
+
+
+def test_an_unknown_trace_is_refused_with_the_bundled_ones() -> None:
+    with pytest.raises(SkitError, match="one of adaspec-code, adaspec-conv, adaspec-mooncake, or"):
+        parse_arrivals("adaspec-chat", 1.0)

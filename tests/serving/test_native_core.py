@@ -45,6 +45,7 @@ SCHEDULERS = (
     "fcfs",
     "edf",
     "edf:by=promise",
+    "wisp-paper:by=promise,late_lane=true,guard_s=0.25",
     "static:size=5,timeout_s=0.04",
     "static:groups=3",
     "prefill-first:prompt_tokens=150",

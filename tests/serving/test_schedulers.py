@@ -207,10 +207,11 @@ def test_a_round_is_due_by_its_own_deadline_on_paper_and_by_the_promise_of_its_r
                 "edf:by=promise",
                 "knapsack",
                 "knapsack:by=promise",
+                "wisp-paper:guard_s=0.1,by=promise",
             ),
         )
     }
-    assert list(first.values()) == [*[[0]] * 4, *[[1]] * 4]
+    assert list(first.values()) == [*[[0]] * 4, *[[1]] * 5]
 
 
 @pytest.mark.parametrize("spec", ["wisp-promise:guard_s=0.1,amortise=0", "wisp-paper:guard_s=0.1"])

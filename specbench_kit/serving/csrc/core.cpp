@@ -864,7 +864,7 @@ class Core {
       case 3:
         return std::make_unique<PrefillFirst>(server_, int64_t(options[0]));
       case 4:
-        return std::make_unique<WispPaper>(server_, options[0], options[1] != 0, options[2]);
+        return std::make_unique<WispPaper>(server_, options[0], options[1] != 0, options[2], options[3] != 0);
       case 5:
         return std::make_unique<WispPromise>(
             server_, PromiseOptions{options[0], options[1], options[2], options[3], options[4], options[5]});

@@ -286,18 +286,23 @@ class PrefillFirst : public Queue {
 
 class WispPaper : public Queue {
  public:
-  WispPaper(Server& server, double guard_s, bool late_lane, double amortise)
-      : Queue(server), guard_s_(guard_s), free_s_(amortise * server.idle_s), late_lane_(late_lane) {}
+  WispPaper(Server& server, double guard_s, bool late_lane, double amortise, bool by_promise)
+      : Queue(server),
+        guard_s_(guard_s),
+        free_s_(amortise * server.idle_s),
+        late_lane_(late_lane),
+        kind_(by_promise ? Deadline::kResponse : Deadline::kRound) {}
   void add(int32_t client) override { waiting_.push_back(client); }
   Decision next_batch(double now_s) override {
     std::vector<int32_t> late;
     std::vector<Entry> critical, others;
     for (const int32_t client : waiting_) {
       const Waiting& request = round(client);
-      if (late_lane_ && now_s + request.isolated_s > request.deadline_s) {
+      const double deadline_s = kind_ == Deadline::kRound ? request.deadline_s : request.response_deadline_s;
+      if (late_lane_ && now_s + request.isolated_s > deadline_s) {
         late.push_back(client);
-      } else if (request.deadline_s - request.isolated_s <= now_s + guard_s_) {
-        critical.push_back({request.deadline_s, 0, client, 0});
+      } else if (deadline_s - request.isolated_s <= now_s + guard_s_) {
+        critical.push_back({deadline_s, 0, client, 0});
       } else {
         const double added_s = std::max(request.isolated_s - server_.idle_s, 1e-12);
         others.push_back({-(request.expected_tokens / added_s), 0, client, 0});
@@ -306,7 +311,7 @@ class WispPaper : public Queue {
     std::stable_sort(critical.begin(), critical.end(), by_key);
     std::stable_sort(others.begin(), others.end(), by_key);
     critical.insert(critical.end(), others.begin(), others.end());
-    Batch batch = new_batch(Deadline::kRound, free_s_);
+    Batch batch = new_batch(kind_, free_s_);
     for (const Entry& entry : critical)
       if (!batch.take(entry.client, now_s)) break;
     for (const int32_t client : late) {
@@ -321,6 +326,7 @@ class WispPaper : public Queue {
  private:
   const double guard_s_, free_s_;
   const bool late_lane_;
+  const Deadline kind_;
   std::vector<int32_t> waiting_;
 };
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from specbench_kit.core.errors import require
 from specbench_kit.serving.schedulers.base import (
+    DEADLINES,
     BatchLimits,
+    DeadlineKind,
     Decision,
     Queue,
     Scheduler,
-    round_deadline,
     schedulers,
 )
 from specbench_kit.serving.schedulers.estimator import Estimator
@@ -31,13 +32,15 @@ class WispPaper(Scheduler):
 
     With `late_lane`, such requests yield: in the order of their arrival they take the remaining
     room, and all of it if nobody else waits. A batch may last `amortise` times as long as an empty
-    one even if a deadline is missed; the paper has no such rule.
+    one even if a deadline is missed; the paper has no such rule. `by` chooses the deadlines: the paper's
+    are those of rounds; those by the promises to whole responses move with accepted tokens, as of `edf`.
     """
 
     guard_s: float = 0.05
     late_lane: bool = False
     amortise: float = 0.0
-    source = "WISP, Li et al. 2025, Algorithm 1"
+    by: DeadlineKind = "round"
+    source = "WISP, Li et al. 2026 (arXiv 2601.11652), Algorithm 1"
 
     def __post_init__(self) -> None:
         require(
@@ -55,6 +58,7 @@ class _PaperQueue(Queue):
     def __init__(self, options: WispPaper, estimator: Estimator, limits: BatchLimits) -> None:
         super().__init__(estimator, limits)
         self._options = options
+        self._deadline_of = DEADLINES[options.by]
         self._free_s = options.amortise * estimator.idle_s
         self._waiting: list[WaitingRound] = []
 
@@ -68,9 +72,9 @@ class _PaperQueue(Queue):
         late = [
             request
             for request in self._waiting
-            if self._options.late_lane and now_s + request.isolated_s > request.deadline_s
+            if self._options.late_lane and now_s + request.isolated_s > self._deadline_of(request)
         ]
-        batch = self.new_batch(round_deadline, self._free_s)
+        batch = self.new_batch(self._deadline_of, self._free_s)
         for request in self._in_order(now_s, late):
             if not batch.take(request, now_s):
                 break
@@ -88,13 +92,14 @@ class _PaperQueue(Queue):
         def utility(request: WaitingRound) -> float:
             return request.expected_tokens / max(request.isolated_s - self.estimator.idle_s, 1e-12)
 
+        def latest_start_s(request: WaitingRound) -> float:
+            return self._deadline_of(request) - request.isolated_s
+
         critical_s = now_s + self._options.guard_s
         late_ids = set(map(id, late))
         feasible = [request for request in self._waiting if id(request) not in late_ids]
-        critical = [
-            request for request in feasible if request.deadline_s - request.isolated_s <= critical_s
-        ]
-        uncritical = [
-            request for request in feasible if request.deadline_s - request.isolated_s > critical_s
-        ]
-        return sorted(critical, key=round_deadline) + sorted(uncritical, key=utility, reverse=True)
+        critical = [request for request in feasible if latest_start_s(request) <= critical_s]
+        uncritical = [request for request in feasible if latest_start_s(request) > critical_s]
+        return sorted(critical, key=self._deadline_of) + sorted(
+            uncritical, key=utility, reverse=True
+        )

@@ -56,7 +56,7 @@ class WispPromise(Scheduler):
     most_reserve_s: float = 0.5
     grace_s: float = 0.05
     foreseen: int = 8
-    source = "after WISP, Li et al. 2025"
+    source = "after WISP, Li et al. 2026 (arXiv 2601.11652)"
 
     def __post_init__(self) -> None:
         for name in ("guard_s", "amortise", "reserve", "most_reserve_s", "grace_s", "foreseen"):

@@ -68,25 +68,46 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
 
 class Axis(Struct, forbid_unknown_fields=True):
     """An axis of a grid: the `key` of the input that it sets, and its values, or values by the
-    names that they get in the rows.
+    names that they get in the rows. Where each point sets several inputs, or none, `inputs` holds
+    them by the names of the points instead.
     """
 
-    key: str
-    values: list[InputValue] | dict[str, InputValue]
+    key: str = ""
+    values: list[InputValue] | dict[str, InputValue] = []
+    inputs: dict[str, dict[str, InputValue]] = {}
 
-    def value(self, name: InputValue) -> InputValue:
-        """Return the value of that name; a value without one is its own name."""
-        return self.values[str(name)] if isinstance(self.values, dict) else name
+    def __post_init__(self) -> None:
+        require(
+            bool(self.key and self.values) != bool(self.inputs),
+            "an axis has a key with values, or inputs",
+        )
+
+    @property
+    def names(self) -> list[InputValue]:
+        """The names of the points along the axis."""
+        return list(self.inputs or self.values)
+
+    @property
+    def keys(self) -> set[str]:
+        """The inputs that any point of the axis sets."""
+        return {self.key} if self.key else {key for own in self.inputs.values() for key in own}
+
+    def changes(self, name: InputValue) -> Mapping[str, InputValue]:
+        """Return the inputs that the point of that name sets; a value without a name is its own."""
+        if self.inputs:
+            return self.inputs[str(name)]
+        return {self.key: self.values[str(name)] if isinstance(self.values, dict) else name}
 
 
 def points_of(
     axes: Mapping[str, Axis], options: JsonObject
 ) -> Iterator[tuple[dict[str, PointValue], JsonObject]]:
     """Yield every point of the grid: its value names by axis, and its options."""
-    for names in product(*(axis.values for axis in axes.values())):
+    for names in product(*(axis.names for axis in axes.values())):
         point_options = options
         for axis, name in zip(axes.values(), names, strict=True):
-            point_options = replace_input(point_options, axis.key, axis.value(name))
+            for key, value in axis.changes(name).items():
+                point_options = replace_input(point_options, key, value)
         yield dict(zip(axes, names, strict=True)), point_options
 
 

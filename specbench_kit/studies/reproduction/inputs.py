@@ -131,7 +131,7 @@ def inputs_of_series(experiment: Experiment, name: str) -> list[str]:
 
 def _axes(experiment: Experiment) -> set[str]:
     """Return the inputs that the points of the grid set."""
-    return {axis.key for axis in derived_of(experiment.options).over.values()}
+    return {key for axis in derived_of(experiment.options).over.values() for key in axis.keys}
 
 
 def changed_options(experiment: Experiment, options: JsonObject, changes: Changes) -> JsonObject:

@@ -17,6 +17,7 @@ from specbench_kit.papers.experiment import (
     PREDICTED,
     ROLES,
     Assumed,
+    Steps,
     experiments,
     worlds,
 )
@@ -46,6 +47,7 @@ from specbench_kit.studies.reproduction.inputs import (
     example_change,
     value_of_change,
 )
+from specbench_kit.studies.reproduction.steps import NOTE, found_at, steps_picture, steps_table
 from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     claim_in_a_line,
@@ -135,6 +137,9 @@ def write(
     for result in results:
         if result.sensitivity:
             replace_file(folder / _figure_path(result), sensitivity(result))
+        if steps := _steps_of(result):
+            picture = steps_picture(result.name, result.source, found_at(result, steps), steps)
+            replace_file(folder / _steps_path(result), picture)
     groups = {PAPERS.get(paper, paper): members for paper, members in by_paper.items()}
     document = overview(results, _tally(folder, "README", groups))
     written = _write_page(folder, "README", document, formats)
@@ -550,7 +555,7 @@ def _section(result: ReproducedExperiment) -> Blocks:
         Heading(f"{result.name}: {result.summary}"),
         *paragraphs(f"{result.source}. {result.reading}".strip(), f"**{result.verdict}**"),
         *caution(changed_inputs([result]), severe=True),
-        _numbers(result),
+        *_numbers_or_steps(result),
         *paragraphs(effects_compared(result)),
     ]
     if result.differs:
@@ -588,6 +593,29 @@ def _section(result: ReproducedExperiment) -> Blocks:
     )
     command = f"skit reproduce {result.name}{changed}"
     return [*blocks, Paragraph(f"{code(command)}{took}")]
+
+
+def _numbers_or_steps(result: ReproducedExperiment) -> Blocks:
+    """Return the table of an experiment's numbers, or its steps with a sentence and a picture."""
+    steps = _steps_of(result)
+    if steps is None:
+        return [_numbers(result)]
+    figure = Figure("Steps from as printed to the printed numbers", _steps_path(result), NOTE)
+    return [Paragraph(steps.sentence), figure, steps_table(result, steps)]
+
+
+def _steps_of(result: ReproducedExperiment) -> Steps | None:
+    """Return the steps of an experiment, if it has any and all of them were found."""
+    experiment = experiments().get(result.name)
+    steps = experiment.steps if experiment else None
+    if steps is None:
+        return None
+    points = {steps.first, *steps.single, *steps.cumulative}
+    return steps if points <= found_at(result, steps).keys() else None
+
+
+def _steps_path(result: ReproducedExperiment) -> str:
+    return f"plots/{result.name.replace('/', '-')}-steps.svg"
 
 
 def changed_inputs(results: Sequence[ReproducedExperiment]) -> list[str]:

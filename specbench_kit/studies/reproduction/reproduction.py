@@ -245,7 +245,8 @@ def _sensitivity(
             for name, ratio in before.items()
             if name in after and name in ratios
         }
-        logs = [log(moved / ratio) for ratio, moved in moved_ratios.values()]
+        # A gain that turns into a loss has no ratio of both.
+        logs = [log(moved / ratio) for ratio, moved in moved_ratios.values() if moved / ratio > 0]
         effect = exp(sum(logs) / len(logs)) if logs else None
         moves.append(MovedInput(assumed.name, str(value), moved_ratios, effect))
     report(step, planned, planned)

@@ -17,6 +17,7 @@ from specbench_kit.papers.experiment import (
 from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.studies.reproduction import report
 from specbench_kit.studies.reproduction.reproduction import outcome_of
+from specbench_kit.studies.reproduction.steps import steps_picture
 from specbench_kit.studies.reproduction.wording import (
     MovedInput,
     ReproducedExperiment,
@@ -260,3 +261,14 @@ def test_a_figure_of_inputs_names_its_lines_in_letters_that_can_be_read() -> Non
     sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px[^>]*>series \d<", drawn)}
     assert len(re.findall(r">series \d<", drawn)) == 9
     assert min(sizes) >= 7
+
+
+def test_steps_are_drawn_alone_and_in_turn() -> None:
+    steps = experiments()["wisp/table-2-steps"].steps
+    assert steps is not None
+    points = {steps.first, *steps.single, *steps.cumulative}
+    found = {point: dict.fromkeys(steps.printed, 1.0) for point in points}
+    drawn = steps_picture("wisp/table-2-steps", "here", found, steps).decode()
+    labels = re.findall(r"<text[^>]*>([^<]*)<", drawn)
+    assert labels.count("late requests yield") == 2
+    assert set(steps.printed) <= set(labels)

@@ -30,6 +30,7 @@ from specbench_kit.papers.experiment import (
     ROLES,
     MainClaim,
     Published,
+    Steps,
     World,
     build_experiment,
     experiments,
@@ -40,7 +41,7 @@ from specbench_kit.papers.experiment import (
 from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import significant
-from specbench_kit.studies.reproduction import inputs, laws, report, reproduction, training
+from specbench_kit.studies.reproduction import inputs, laws, report, reproduction, steps, training
 from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.decoding import (
     AN_SLO,
@@ -502,7 +503,7 @@ def test_wisp_experiments_share_one_acceptance_and_longest_draft() -> None:
         for experiment in find_experiments("wisp")
         if experiment.command in ("simulate", "capacity")
     ]
-    assert len(served) == 7
+    assert len(served) == 8
     for experiment in served:
         for text in experiment.options["acceptance"]:
             assert (
@@ -515,7 +516,7 @@ def test_no_scheduler_of_the_kit_stands_for_the_papers_own() -> None:
     for experiment in find_experiments("wisp"):
         schedulers = experiment.options.get("scheduler", [])
         labels = dict(zip(experiment.options.get("label", []), schedulers, strict=False))
-        if schedulers:
+        if schedulers and experiment.steps is None:
             assert "wisp-paper:late_lane=true,guard_s=0.25" in schedulers
             assert "wisp-paper" in schedulers
         for number in experiment.published:
@@ -534,7 +535,7 @@ def test_every_serving_experiment_of_wisp_shows_four_schedulers_side_by_side() -
     """None may be left to the system, whose own is the kit's scheduler."""
     four = {"fcfs", "wisp-paper", "wisp-paper:late_lane=true,guard_s=0.25", "wisp-promise"}
     for experiment in find_experiments("wisp"):
-        if experiment.command in ("simulate", "capacity"):
+        if experiment.command in ("simulate", "capacity") and experiment.steps is None:
             assert four <= set(experiment.options["scheduler"]), experiment.name
             assert any("promise" in label for label in experiment.options["label"])
 
@@ -989,7 +990,9 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     assert 'href="specedge.html"' in (tmp_path / "README.html").read_text()
     assert_marks_are_rendered(tmp_path)
     results = read_object(tmp_path / "summary.json")["experiments"]["adaspec/table-2"]
-    assert (results["within"], results["compared"]) == (4, 6)
+    assert (results["within"], results["compared"]) == (0, 0)
+    identities = results["roles"]["identity"]
+    assert (identities["within"], identities["compared"]) == (4, 6)
     assert results["roles"]["fitted"]["compared"] == 3
     moves = {
         entry["value"]: entry["ratios"]["AdaSpec, trace 2 value"]
@@ -1506,3 +1509,111 @@ def test_several_experiments_take_a_line_each(kept: dict[str, ReproducedExperime
     for result in adaspec:
         assert sum(line.startswith(f"{result.name} ") for line in lines) == 1
     assert len(in_terminal(list(kept.values()))) <= 39
+
+
+def test_an_input_may_turn_a_gain_into_a_loss() -> None:
+    long = {"law": "speedup", "drafted": 4, "accepted": 1, "draft_cost": 0.1}
+    short = {"law": "speedup", "drafted": 1, "accepted": 0.5, "draft_cost": 0.1}
+    content = {
+        "command": "law",
+        "summary": "a gain of long drafts over short ones",
+        "source": "no paper",
+        "role": "predicted",
+        "options": {
+            "series": {"long": long, "short": short},
+            "differences": {"gain": {"of": "long/value", "less": "short/value"}},
+        },
+        "published": [
+            {"series": "gain", "metric": "difference", "value": 0.1},
+            {"series": "long", "metric": "value", "value": 1.4},
+        ],
+        "assumed": [
+            {
+                "name": "cost",
+                "value": "0.1",
+                "effect": "Long drafts lose most.",
+                "key": "series.*.draft_cost",
+                "values": [0.5],
+            }
+        ],
+    }
+    result = reproduction.reproduce(
+        build_experiment("x/gain", content), lambda *_: None, {}, sensitivity=True
+    )
+    (moved,) = result.sensitivity
+    before, after = moved.ratios["gain difference"]
+    assert before > 0 > after
+    long_before, long_after = moved.ratios["long value"]
+    assert moved.effect == pytest.approx(long_after / long_before)
+
+
+def test_a_point_of_an_axis_may_set_several_inputs_or_none() -> None:
+    options = {
+        "series": {"a": {"law": "speedup", "drafted": 4, "accepted": 1, "draft_cost": 0.25}},
+        "over": {
+            "change": {
+                "inputs": {
+                    "as printed": {},
+                    "both": {"series.a.accepted": 3, "series.a.draft_cost": 0.75},
+                }
+            }
+        },
+    }
+    rows = rows_of(law, options, lambda *_: None)
+    assert [(row.point["change"], row.figure("value")["mean"]) for row in rows] == [
+        ("as printed", 1.0),
+        ("both", 1.0),
+    ]
+    dearer = rows_of(law, replace_input(options, "series.a.drafted", 8), lambda *_: None)
+    assert [row.figure("value")["mean"] for row in dearer] == [2 / 3, 4 / 7]
+    with pytest.raises(SkitError, match="an axis has a key with values, or inputs"):
+        derived_of({"over": {"change": {"key": "x"}}})
+
+
+STEPS = Steps(
+    series="wisp",
+    over="centralized",
+    metric="capacity",
+    axis="change",
+    by="slo",
+    first="as printed",
+    single=("lane",),
+    cumulative=("lane", "lane and whole drafts"),
+    printed={"class-1": 1.5, "class-4": 2.5},
+    unit="devices over devices",
+    sentence="Whole drafts close the rest.",
+)
+
+
+def with_steps(points: tuple[str, ...]) -> ReproducedExperiment:
+    """The result of an experiment at some points: WISP serves 10, 20 and 30 devices, the other 10."""
+    devices = {"as printed": 10.0, "lane": 20.0, "lane and whole drafts": 30.0}
+    where = [{"change": point, "slo": slo} for point in points for slo in ("class-1", "class-4")]
+    both = ("wisp", "centralized")
+    numbers = [Published(series, "capacity", None, point) for series in both for point in where]
+    rows = [
+        FigureRow(
+            series,
+            {**point},
+            {"capacity": {"mean": devices[point["change"]] if series == "wisp" else 10.0}},
+        )
+        for series in both
+        for point in where
+    ]
+    experiment = replace(ALL["wisp/table-2-steps"], published=tuple(numbers))
+    return outcome_of(experiment, compare_published(experiment, rows))
+
+
+def test_steps_say_how_much_of_the_gap_each_change_closes() -> None:
+    result = with_steps(("as printed", "lane", "lane and whole drafts"))
+    rows = steps.steps_table(result, STEPS).rows
+    assert [tuple(row) for row in rows] == [
+        ("as printed", "", 1.0, 1.0, 1.0, ""),
+        ("lane", "alone", 2.0, 2.0, 2.0, "100%"),
+        ("lane and whole drafts", "in turn", 3.0, 3.0, 3.0, "200%"),
+        ("printed", "", 1.5, 2.5, 2.0, ""),
+    ]
+
+
+def test_steps_without_all_their_points_are_not_drawn() -> None:
+    assert report._steps_of(with_steps(("as printed",))) is None
