@@ -745,7 +745,8 @@ def sensitivity(result: ReproducedExperiment) -> bytes:
         logarithmic(axes, "x", TICKS_OF_NARROW if narrow else TICKS_OF_WIDE)
         axes.tick_params(axis="x", labelsize=7)
         axes.set_xlabel("ours / published, and where the input moves it", fontsize=7)
-        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=7, frameon=False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.figure.legend(loc="outside lower center", ncols=2, fontsize=7, frameon=False)
 
     height_in = 0.7 + max(ROW_IN, LINE_IN * len(names)) * len(moves) + LEGEND_IN * len(names) / 2
     title = f"{result.name}: effect of the assumed inputs"
