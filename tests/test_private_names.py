@@ -15,7 +15,6 @@ DOCUMENTED = {"_asdict", "_replace", "_exit"}
 PRIVATE = {
     "_completion_scripts": "typer: zsh's first tab; without it, the first tab does nothing",
     "_completion_shared": "typer: the module of _completion_scripts; its absence is caught",
-    "_is_amx_tile_supported": "torch: nothing public tells whether bf16 is fast on a processor",
     "_linear_pointwise": "torch: oneDNN's product of packed weights has no public name",
     "_reorder_linear_weight": "torch: oneDNN's packing of weights has no public name",
     "_modules": "torch: a copy of a module that shares its parts",

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.predictors.latency import stopwatch
 from specbench_kit.runs.line_file import lock, reported, unlock
 from specbench_kit.studies.training.distillation.answers import Answer
 
@@ -136,11 +138,35 @@ class TrainingLoop:
             self.keep()
 
 
+MUCH_FASTER = 1.5
+"""How many times as fast products in bf16 have to be to pay for the conversions around them."""
+
+
 def faster_in_bf16(device: torch.device) -> bool:
-    """Return whether matrix products in bf16 beat fp32 there: on CUDA, and on processors with AMX
-    tiles.
+    """Return whether matrix products in bf16 beat fp32 there: on CUDA, and on processors whose own
+    products say so.
     """
-    return device.type == "cuda" or bool(torch.cpu._is_amx_tile_supported())
+    return device.type == "cuda" or (device.type == "cpu" and _processor_is_faster_in_bf16())
+
+
+@cache
+def _processor_is_faster_in_bf16() -> bool:
+    """Return whether this processor is, by products of the size of a training batch, in turns.
+
+    No name tells: tiles (AMX) are fast, AVX512-BF16 is on Zen 5 (four times) and hardly on Intel's
+    cores, and without either bf16 is computed slowly by conversion.
+    """
+    seconds: dict[torch.dtype, list[float]] = {torch.float32: [], torch.bfloat16: []}
+    operands = {
+        dtype: (torch.ones(512, 1024, dtype=dtype), torch.ones(1024, 1024, dtype=dtype))
+        for dtype in seconds
+    }
+    for _ in range(4):
+        for dtype, (inputs, weights) in operands.items():
+            elapsed_s = stopwatch()
+            torch.mm(inputs, weights)
+            seconds[dtype].append(elapsed_s())
+    return min(seconds[torch.float32]) > MUCH_FASTER * min(seconds[torch.bfloat16])
 
 
 NAME = "unfinished"
