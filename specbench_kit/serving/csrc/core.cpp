@@ -432,7 +432,8 @@ class Core {
     } else {
       const int64_t place = source.by_context ? device.context : device.context - device.prompt;
       const auto& begins = source.begins;
-      const int64_t row = begins.empty() ? 0 : std::upper_bound(begins.begin(), begins.end(), place) - begins.begin() - 1;
+      const int64_t row =
+          begins.empty() ? 0 : std::upper_bound(begins.begin(), begins.end(), place) - begins.begin() - 1;
       const auto cumulative = source.cumulative.begin() + row * source.count;
       index = std::upper_bound(cumulative, cumulative + source.count, drawn) - cumulative;
       index = std::min(index, source.count - 1);
