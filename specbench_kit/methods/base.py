@@ -362,7 +362,7 @@ class Method(ABC):
     @property
     def batch_aware(self) -> bool:
         """Return True if one draft length is decided for the whole batch, not for each request by
-        itself.
+        itself, from the drafts alone: a simulated server that asks the policy tells it no verdicts.
         """
         return False
 

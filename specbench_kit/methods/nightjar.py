@@ -46,10 +46,6 @@ class Nightjar(LatencyAware):
     def __post_init__(self) -> None:
         self.require_at_least(1, "max_draft", "bin")
 
-    @property
-    def batch_aware(self) -> bool:
-        return True
-
     def policy_with(self, latencies: Latencies) -> Policy:
         return _NightjarPolicy(self, latencies)
 

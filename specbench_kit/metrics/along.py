@@ -36,7 +36,10 @@ class PartAcceptance(Struct, frozen=True):
         Meta(description="95% interval of the length over prompts; null for too few"),
     ]
     acceptance_rate: Annotated[
-        float | None, Meta(description="share of the submitted tokens that was accepted")
+        float | None,
+        Meta(
+            description="share of the submitted tokens that was accepted; null if none was submitted"
+        ),
     ]
 
 

@@ -20,7 +20,10 @@ from specbench_kit.cli.listing import KINDS, SLOW
         ("skit bench --deployment wisp-r", ["wisp-roofline"]),
         (
             "skit reproduce adaspec/",
-            [f"adaspec/{name}" for name in ("figure-10", "figure-11", "figure-13", "table-2")],
+            [
+                f"adaspec/{name}"
+                for name in ("figure-10", "figure-11", "figure-13", "table-2-traces", "table-2")
+            ],
         ),
         ("skit list exp", ["experiments"]),
         ("skit capacity --system sl", ["sled"]),

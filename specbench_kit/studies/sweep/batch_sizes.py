@@ -24,7 +24,6 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, rate, share, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 from specbench_kit.runs.document import RunDescription
-from specbench_kit.studies.sweep.lengths import LengthAtContext
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,6 +67,17 @@ class NeverFull(Struct, frozen=True):
 
     method: Annotated[str, Meta(description="spec of the method")]
     batch_size: Annotated[int, Meta(description="requests that may be decoded at once")]
+
+
+class LengthAtContext(Struct, frozen=True):
+    """The number of drafted tokens that is fastest for a batch whose requests have one context."""
+
+    context: Annotated[int, Meta(description="tokens before the new ones, of every request")]
+    batch_size: Annotated[int, Meta(description="requests that are decoded at once")]
+    tokens: Annotated[int, Meta(description="drafted tokens of the fastest, 0 if it drafts none")]
+    speedup: Annotated[
+        float, Meta(description="its tokens per second over those of plain decoding")
+    ]
 
 
 class BatchSizeSummary(Struct):

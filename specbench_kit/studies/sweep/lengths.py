@@ -2,24 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
-from typing import Annotated
-
-from msgspec import Meta, Struct
 
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.placing import with_method_times
 from specbench_kit.methods.spec import parse_method
-
-
-class LengthAtContext(Struct, frozen=True):
-    """The number of drafted tokens that is fastest for a batch whose requests have one context."""
-
-    context: Annotated[int, Meta(description="tokens before the new ones, of every request")]
-    batch_size: Annotated[int, Meta(description="requests that are decoded at once")]
-    tokens: Annotated[int, Meta(description="drafted tokens of the fastest, 0 if it drafts none")]
-    speedup: Annotated[
-        float, Meta(description="its tokens per second over those of plain decoding")
-    ]
+from specbench_kit.studies.sweep.batch_sizes import LengthAtContext
 
 
 def fastest_lengths(

@@ -145,7 +145,7 @@ class DraftLoss:
 
     def __call__(self, answers: list[Answer]) -> LossReport:
         """Return the loss over all tokens of the answers."""
-        logits, targets, _ = self._compute(answers)
+        logits, targets, _ = self._compute(answers, self._in_bf16)
         return LossReport(
             targets.loss(logits, self._recipe.best_token_weight),
             [float(targets.hits(logits).float().mean())],
@@ -159,7 +159,8 @@ class DraftLoss:
         """
         counts: list[int] = []
         for batch in batches:
-            logits, targets, (rows, columns) = self._compute(batch)
+            # In full precision, as it will decode.
+            logits, targets, (rows, columns) = self._compute(batch, in_bf16=False)
             hits = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.bool)
             hits[rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
@@ -169,14 +170,14 @@ class DraftLoss:
         return RoundAcceptance.of(counts, length)
 
     def _compute(
-        self, answers: list[Answer]
+        self, answers: list[Answer], in_bf16: bool
     ) -> tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]:
         """Return logits over the draft's vocabulary at all tokens of the answers, the targets, and
         their places.
         """
         draft = self._draft
         batch = TextBatch.of(answers, draft.device)
-        with torch.autocast(draft.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
+        with torch.autocast(draft.device.type, dtype=torch.bfloat16, enabled=in_bf16):
             # Padding follows every text, so that no token of a text attends to it.
             hidden = draft.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state
             logits = torch.nn.functional.linear(
@@ -191,7 +192,7 @@ class DraftLoss:
 
         Layers cut out of a model give far too certain logits, from which training recovers slowly.
         """
-        logits, _, _ = self._compute(batch)
+        logits, _, _ = self._compute(batch, in_bf16=False)
         self._draft.model.norm.weight.mul_(1 / logits.std())
 
 

@@ -89,7 +89,7 @@ class MedusaLoss:
         """Return the loss, in which each further head counts less by `decay`."""
         total = torch.zeros((), device=self._model.device)
         rates = []
-        for head, (logits, targets, _) in enumerate(self._heads(answers)):
+        for head, (logits, targets, _) in enumerate(self._heads(answers, self._in_bf16)):
             total = total + self._decay**head * targets.loss(logits)
             rates.append(float(targets.hits(logits).float().mean()))
         return LossReport(total, rates)
@@ -102,14 +102,17 @@ class MedusaLoss:
         counts: list[int] = []
         for batch in batches:
             hits = torch.zeros(heads, len(batch), max(map(len, batch)), dtype=torch.bool)
-            for head, (logits, targets, (rows, columns)) in enumerate(self._heads(batch)):
+            # In full precision, as it will decode.
+            for head, (logits, targets, (rows, columns)) in enumerate(
+                self._heads(batch, in_bf16=False)
+            ):
                 hits[head, rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
                 counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)], 1)
         return RoundAcceptance.of(counts, heads)
 
     def _heads(
-        self, answers: list[Answer]
+        self, answers: list[Answer], in_bf16: bool
     ) -> Iterator[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]:
         """Yield each head's logits, the targets, and where in [answers, tokens] the drafted tokens
         are.
@@ -120,7 +123,7 @@ class MedusaLoss:
             [len(answer.prompt) for answer in answers], device=self._model.device
         )
         targets = ReducedTargets.of(batch.top_tokens, batch.top_logits, self._index_of)
-        with torch.autocast(self._model.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
+        with torch.autocast(self._model.device.type, dtype=torch.bfloat16, enabled=in_bf16):
             states = batch.states.to(self._model.dtype)
             for head in range(self._model.config.heads):
                 # Drafting begins at the state of the prompt's last token, whose next token the
@@ -340,7 +343,8 @@ class HeadLoss:
         """Return the loss, in which each further draft step counts less by the recipe's `decay`."""
         total = torch.zeros((), device=self._head.device)
         rates = []
-        for step, (logits, targets, _) in enumerate(self._steps(answers, self._recipe.steps)):
+        drafted = self._steps(answers, self._recipe.steps, self._in_bf16)
+        for step, (logits, targets, _) in enumerate(drafted):
             total = total + self._recipe.decay**step * targets.loss(logits)
             rates.append(float(targets.hits(logits).float().mean()))
         return LossReport(total, rates)
@@ -355,14 +359,15 @@ class HeadLoss:
         for batch in batches:
             # The first step fills every answer token but the first, and each later step one fewer.
             hits = torch.zeros(steps, len(batch), max(map(len, batch)), dtype=torch.bool)
-            for step, (logits, targets, (rows, columns)) in enumerate(self._steps(batch, steps)):
+            drafted = self._steps(batch, steps, in_bf16=False)  # as it will decode
+            for step, (logits, targets, (rows, columns)) in enumerate(drafted):
                 hits[step, rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
                 counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)], 1)
         return RoundAcceptance.of(counts, steps)
 
     def _steps(
-        self, answers: list[Answer], steps: int
+        self, answers: list[Answer], steps: int, in_bf16: bool
     ) -> "list[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]":
         """Return for each draft step its logits, the targets, and where in [answers, tokens] the
         drafted tokens are.
@@ -383,7 +388,7 @@ class HeadLoss:
         # only.
         first = max(0, int((targets >= 0).any(0).int().argmax()) - steps + 1)
         results = []
-        with torch.autocast(head.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
+        with torch.autocast(head.device.type, dtype=torch.bfloat16, enabled=in_bf16):
             fused = head.fc(batch.states[:, :-1].to(head.dtype))
             for step, state in enumerate(unroll(head, batch.tokens[:, :-1], fused, steps, first)):
                 wanted = targets[:, first + step :]

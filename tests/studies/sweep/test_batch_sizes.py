@@ -20,6 +20,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.batch_sizes import (
     BatchSizePoint,
     BatchSizeStudy,
+    LengthAtContext,
     NeverFull,
     build,
     fixed_length,
@@ -28,7 +29,7 @@ from specbench_kit.studies.sweep.batch_sizes import (
     terminal,
 )
 from specbench_kit.studies.sweep.batch_sizes_run import run_curves
-from specbench_kit.studies.sweep.lengths import LengthAtContext, fastest_lengths
+from specbench_kit.studies.sweep.lengths import fastest_lengths
 
 
 @pytest.fixture(scope="module")
