@@ -23,8 +23,8 @@ from benchmarks.common import (
     over_rounds,
     take_turns,
 )
-from benchmarks.llama_library import LlamaModel
 from benchmarks.llama_server import MODES, LlamaServer, draft_file, require_server, target_file
+from benchmarks.llama_worker import LlamaWorker
 from benchmarks.peer_models import Kit
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load
@@ -87,8 +87,10 @@ def run(setting: Setting) -> Outcome:
     others = {name: server.answer for name, server in servers.items()}
     library, notes = None, [NO_LIBRARY]
     if llama_library.is_installed():
-        library = LlamaModel(target_file(exact), capacity, threads=torch.get_num_threads())
-        others |= _library(exact, library, capacity)
+        library = LlamaWorker(
+            target_file(exact), draft_file(exact), capacity, torch.get_num_threads()
+        )
+        others |= _library(exact, library)
         notes = [f"{BUILT} has {llama_library.build()}."]
     tokens: dict[str, list[int]] = {
         name: [decode(request) for request in requests] for name, decode in (kit | others).items()
@@ -101,37 +103,25 @@ def run(setting: Setting) -> Outcome:
     )
     figures = [*_answers(tokens, seconds), *_widths(own_ms, their_ms)]
     if library:
-        figures += _beside(own_ms, _library_forwards(library, text))
+        context, behind = text[:CONTEXT], text[CONTEXT:]
+        figures += _beside(own_ms, library.forwards(context, behind, WIDTHS, REPEATS))
     return Outcome(
         f"{PAIR} on its files beside llama.cpp, {torch.get_num_threads()} threads", figures, notes
     )
 
 
-def _library(pair: Pair, target: LlamaModel, capacity: int) -> dict[str, Decode]:
+def _library(pair: Pair, library: LlamaWorker) -> dict[str, Decode]:
     """Return what decodes with the library, plainly and with the draft model."""
-    draft = LlamaModel(draft_file(pair), capacity, threads=torch.get_num_threads())
 
-    def plain(request: Request) -> int:
-        return len(target.decode(request.prompt_ids, request.max_new_tokens, pair.eos_ids))
+    def decode(drafted: int) -> Decode:
+        return lambda request: library.answer(
+            request.prompt_ids, request.max_new_tokens, pair.eos_ids, drafted
+        )
 
-    def with_draft(request: Request) -> int:
-        limit = request.max_new_tokens
-        return len(target.decode_with(draft, request.prompt_ids, limit, pair.eos_ids, DRAFTED))
-
-    return {f"{BUILT}, plain": plain, f"{BUILT}, the draft model, {DRAFTED} tokens": with_draft}
-
-
-def _library_forwards(model: LlamaModel, text: Sequence[int]) -> dict[int, list[float]]:
-    """Return the same as `_forwards`, of llama.cpp's library."""
-    times: dict[int, list[float]] = {0: [], **{width: [] for width in WIDTHS}}
-    for _ in range(REPEATS):
-        model.rewind()
-        times[0].append(_timed(lambda: model.forward(text[:CONTEXT])))
-        for width in WIDTHS:
-            tokens = text[CONTEXT : CONTEXT + width]
-            times[width].append(_timed(lambda tokens=tokens: model.forward(tokens, len(tokens))))
-            model.rewind(CONTEXT)
-    return times
+    return {
+        f"{BUILT}, plain": decode(0),
+        f"{BUILT}, the draft model, {DRAFTED} tokens": decode(DRAFTED),
+    }
 
 
 def _beside(
