@@ -170,8 +170,11 @@ def in_graphs(sums: BatchSums, steps: GraphSteps, *, of_requests: bool) -> Batch
     """Return the sums of a step that is padded to the next larger captured graph.
 
     Graphs hold so many tokens, or so many requests with equally many tokens each. A step that is
-    larger than all graphs is computed as it is.
+    larger than all graphs is computed as it is, and so is one with a prompt, or with drafts of
+    different lengths, where graphs are of requests.
     """
+    if of_requests and sums.linear != sums.longest * sums.requests:
+        return sums
     size = sums.requests if of_requests else sums.linear
     multiple = next((multiple for most, multiple in steps if size <= most), 1)
     padded = multiple * ceil(size / multiple)

@@ -104,6 +104,9 @@ def test_graphs_of_requests_pad_every_token_of_a_request() -> None:
     # Plain decoding pads five requests to eight, speculation, which has more graphs, not at all.
     assert costs.beside_target(card, 1, "here").seconds(rows) == pytest.approx(32e-3)
     assert costs.while_speculating(card, 1, "here").seconds(rows) == pytest.approx(20e-3)
+    # A prompt in the step is computed without a graph.
+    with_prompt = [*[(1, 100)] * 4, (300, 0)]
+    assert costs.beside_target(card, 1, "here").seconds(with_prompt) == pytest.approx(304e-3)
 
 
 @pytest.mark.parametrize(
