@@ -146,11 +146,7 @@ class KernelModel(LatencyModel):
         return replace(self, kernels=self.kernels.scaled(factor))
 
     def _padded(self, sums: BatchSums) -> BatchSums:
-        return (
-            in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
-            if self.graphs
-            else sums
-        )
+        return in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
 
     def _matrices_s(self, sums: BatchSums) -> float:
         return _interpolate(self.kernels.tokens, self.kernels.tokens_s, sums.linear)

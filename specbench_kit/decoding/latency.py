@@ -173,6 +173,8 @@ def in_graphs(sums: BatchSums, steps: GraphSteps, *, of_requests: bool) -> Batch
     larger than all graphs is computed as it is, and so is one with a prompt, or with drafts of
     different lengths, where graphs are of requests.
     """
+    if not steps or not sums.linear:
+        return sums
     if of_requests and sums.linear != sums.longest * sums.requests:
         return sums
     size = sums.requests if of_requests else sums.linear
@@ -257,8 +259,7 @@ class RoundedModel(LatencyModel):
         return {name: float(getattr(self, name)) for name in names}
 
     def of_sums(self, sums: BatchSums) -> float:
-        if self.graphs:
-            sums = in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
+        sums = in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
         rounded_s = (
             self.operations_s(sums) ** self.corner + self.traffic_s(sums) ** self.corner
         ) ** (1 / self.corner)
@@ -303,8 +304,7 @@ class RoundedModel(LatencyModel):
         """Return the seconds of a step by what takes them; operations and traffic share the rounded
         corner.
         """
-        if self.graphs:
-            sums = in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
+        sums = in_graphs(sums, self.graphs, of_requests=self.graphs_of_requests)
         operations = self.operations_s(sums) ** self.corner
         traffic = self.traffic_s(sums) ** self.corner
         rounded_s = (operations + traffic) ** (1 / self.corner)

@@ -11,6 +11,7 @@ from specbench_kit.metrics.rounds import Array, RoundColumns
 from specbench_kit.metrics.statistics import Units, interval_of_ratio, ratio_of_sums
 
 Place = Literal["output", "context"]
+"""What a token's place counts: the tokens of its own answer before it, or all before it."""
 BEGINS: dict[Place, tuple[int, ...]] = {
     "output": (0, 64, 128, 256, 512, 1024, 2048, 4096),
     "context": (0, 512, 2048, 8192, 32_768, 131_072),

@@ -20,6 +20,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.along import Place
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.drafter_costs import (
     DRAFT_MODEL,
@@ -31,7 +32,6 @@ from specbench_kit.serving.execution import levels_while_verified
 from specbench_kit.serving.free_devices import RightTokens
 from specbench_kit.serving.golden import GOLDEN, golden_length
 from specbench_kit.serving.round_sources import (
-    Place,
     PositionRates,
     RatesByPlace,
     RecordedRounds,
@@ -166,7 +166,7 @@ class RateCurve(AcceptanceRates):
         )
         begins = sorted({0, *self._steps()})
         # A step has the rate of its middle.
-        ends = [*begins[1:], max(2 * self.at[-1] - begins[-1], begins[-1] + 1)]
+        ends = [*begins[1:], begins[-1] + 1]
         sources = tuple(
             iid(rate, self.length, self.stop_rule, self.spread, self.overconfidence, costs)
             for rate in self._rates_at(
@@ -225,6 +225,11 @@ def parse_acceptance(
     rates = parse_rates(text)
     if rates is not None:
         method = parse_method(spec)
+        require(
+            not (for_batch and isinstance(rates, RateCurve)),
+            f"{method.display_name} decides for a server's whole batch by how sure the draft model is, which a curve "
+            f"does not say of each place: state rates that stay, or {NAME_A_TRACE}",
+        )
         require_same_rounds(method, NAME_A_TRACE)
         require_known_forwards(method)
         return rates.source(costs_of(method))

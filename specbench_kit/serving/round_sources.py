@@ -10,13 +10,14 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.drafting_work import RoundWork, WorkLog
+from specbench_kit.metrics.along import Place
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.drafter_costs import DRAFT_MODEL, DrafterCosts
 
@@ -239,8 +240,24 @@ class StopRuleRates:
     specificity: float
 
 
+class StatedRounds:
+    """Rounds that are drawn from stated rates: chains, of responses whose lengths nothing tells."""
+
+    @property
+    def works(self) -> Sequence[RoundWork]:
+        return ()
+
+    @property
+    def shortest_output(self) -> int:
+        return 0
+
+    def begin(self, uniform: Floats) -> ResponseStarts:
+        unknown = np.zeros(len(uniform), dtype=np.int64)
+        return ResponseStarts(unknown, unknown, unknown)
+
+
 @dataclass(frozen=True)
-class PositionRates:
+class PositionRates(StatedRounds):
     """Chains whose i-th token is accepted with probability `rates[i]` if all earlier ones were.
 
     With a stop rule, drafting ends at the first token that it stops; that token is drafted and not
@@ -252,14 +269,6 @@ class PositionRates:
     spread: float = 0.0
     overconfidence: float = 1.0
     costs: DrafterCosts = DRAFT_MODEL
-
-    @property
-    def works(self) -> Sequence[RoundWork]:
-        return ()
-
-    @property
-    def shortest_output(self) -> int:
-        return 0
 
     def __post_init__(self) -> None:
         require(0 <= self.spread <= 1, f"spread must lie in 0..1, not {self.spread:g}")
@@ -303,10 +312,6 @@ class PositionRates:
     def with_rates_times(self, factor: float) -> "PositionRates":
         """Return the source whose tokens are accepted so many times as often, at most always."""
         return replace(self, rates=tuple(min(1.0, factor * rate) for rate in self.rates))
-
-    def begin(self, uniform: Floats) -> ResponseStarts:
-        unknown = np.zeros(len(uniform), dtype=np.int64)
-        return ResponseStarts(unknown, unknown, unknown)
 
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
         outcomes, cumulative = self._outcomes
@@ -375,13 +380,8 @@ def iid(
     return PositionRates((alpha,) * length, stop_rule, spread, overconfidence, costs)
 
 
-Place = Literal["context", "output"]
-"""What a token's place is counted in: all tokens before it, or those of its own answer."""
-PLACES: tuple[Place, ...] = get_args(Place)
-
-
 @dataclass(frozen=True)
-class RatesByPlace:
+class RatesByPlace(StatedRounds):
     """Chains whose rates depend on the place at which they are drafted.
 
     From each number in `begins` on, the first of which is 0, the source of the same number holds;
@@ -397,14 +397,6 @@ class RatesByPlace:
         return self.sources[0].costs
 
     @property
-    def works(self) -> Sequence[RoundWork]:
-        return ()
-
-    @property
-    def shortest_output(self) -> int:
-        return 0
-
-    @property
     def typical(self) -> TypicalRound:
         """The averages in the middle of the places, which is all that a scheduler knows beforehand."""
         return self.sources[len(self.sources) // 2].typical
@@ -413,9 +405,6 @@ class RatesByPlace:
         """Return the source whose tokens are accepted so many times as often, at most always."""
         scaled = (source.with_rates_times(factor) for source in self.sources)
         return replace(self, sources=tuple(scaled))
-
-    def begin(self, uniform: Floats) -> ResponseStarts:
-        return self.sources[0].begin(uniform)
 
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
         columns, cumulative, *_ = self.tables()

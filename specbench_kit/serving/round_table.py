@@ -22,7 +22,6 @@ from specbench_kit.serving.lengths import NO_LENGTHS, Lengths, LogNormalLengths
 from specbench_kit.serving.round_sources import (
     CHAIN,
     DRAW_RECORD,
-    PLACES,
     RoundArrays,
     place_of,
 )
@@ -112,8 +111,10 @@ class RoundTable:
         self._runs_free = runs_free
         self._by_place = any(isinstance(kind.source, TracedDrafts) for kind in scenario.kinds)
         places = [place_of(kind.source) for kind in scenario.kinds]
+        self._has_places = any(places)
         self._by_context, self._by_output = (
-            np.array([place == by for place in places])[self.fleet.kind] for by in PLACES
+            np.array([place == by for place in places])[self.fleet.kind]
+            for by in ("context", "output")
         )
         self.draft_times = [
             DraftTime(kind.deployment, kind.source.costs, kind.source.works)
@@ -294,12 +295,14 @@ class RoundTable:
             self._begin_responses(devices[begins], rows[begins])
         self._continued[devices] |= self._cursor[devices] == DRAW_RECORD
         uniform = self.random.uniform(Purpose.ROUND, devices, numbers)
-        context, prompt = self._context[devices], self._prompt[devices]
-        cursor = np.select(
-            [self._by_context[devices], self._by_output[devices]],
-            [context, context - prompt],
-            self._cursor[devices],
-        )
+        cursor = self._cursor[devices]
+        if self._has_places:
+            context, prompt = self._context[devices], self._prompt[devices]
+            cursor = np.select(
+                [self._by_context[devices], self._by_output[devices]],
+                [context, context - prompt],
+                cursor,
+            )
         rounds, self._cursor[devices] = self.fleet.rounds(devices, cursor, uniform)
         columns["drafted"][rows], columns["submitted"][rows] = rounds.steps, rounds.submitted
         columns["accepted"][rows], columns["proactive"][rows] = rounds.accepted, rounds.proactive

@@ -16,7 +16,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
-from specbench_kit.serving.acceptance_spec import parse_rates
+from specbench_kit.serving.acceptance_spec import parse_acceptance, parse_rates
 from specbench_kit.serving.arrival_traces import read_arrivals
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, RequestArrival
 from specbench_kit.serving.memory import KvMemory, kv_capacity, verifier_profile
@@ -121,6 +121,14 @@ def test_long_answers_lose_what_their_curve_says() -> None:
 def test_a_wrong_curve_is_refused_in_a_line(spec: str, message: str) -> None:
     with pytest.raises(SkitError, match=message):
         parse_rates(spec).source()  # type: ignore[union-attr]
+
+
+def test_a_policy_that_asks_how_sure_the_draft_model_is_needs_rates_that_stay() -> None:
+    deployment = find("adaspec-7b-l40").build()
+    curve = "curve:at=0-100,rates=0.9-0.3"
+    with pytest.raises(SkitError, match="which a curve does not say of each place"):
+        parse_acceptance(curve, "adaspec", deployment, for_batch=True)
+    assert parse_acceptance(curve, "fixed-k", deployment).typical.longest == 4
 
 
 def test_a_tree_takes_a_forward_for_each_of_its_levels() -> None:
