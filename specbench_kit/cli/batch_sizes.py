@@ -99,7 +99,9 @@ def batch_sizes(
     """Decode with every batch size, print the speeds and say where the report is."""
     from rich.console import Console
 
-    from specbench_kit.deployments.loading import load
+    from specbench_kit.deployments.fields import parse_field
+    from specbench_kit.deployments.loading import find, load
+    from specbench_kit.serving.memory import UNLIMITED_KV
     from specbench_kit.studies.sweep.batch_sizes import fixed_length
 
     settings = BenchSettings(
@@ -122,9 +124,14 @@ def batch_sizes(
         say_target(console, options.target)
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.sweep.batch_sizes_run import run_curves
+    from specbench_kit.studies.sweep.lengths import kv_room
 
+    room = UNLIMITED_KV
+    if options.contexts:
+        definition = find(placement.deployment).replace(dict(map(parse_field, placement.replaced)))
+        room = kv_room(definition)
     with decoding_bar() as report:
-        study = run_curves(settings, options.sizes, source, report, options.contexts)
+        study = run_curves(settings, options.sizes, source, report, options.contexts, room)
     study.kind.print(console, study)
     say_left_out(console, study.result.left_out)
     tell_report(console, study.folder, study.result, as_json)

@@ -282,11 +282,13 @@ def _by_context(lengths: Sequence[LengthAtContext]) -> Blocks:
     sizes = sorted({one.batch_size for one in lengths})
     found = {(one.context, one.batch_size): one for one in lengths}
 
-    def cell(one: LengthAtContext) -> str:
+    def cell(one: LengthAtContext | None) -> str:
+        if one is None:
+            return ABSENT
         return f"{one.tokens} ({times(one.speedup)})" if one.tokens else "none"
 
     rows = [
-        (f"{context:,}", *(cell(found[context, size]) for size in sizes))
+        (f"{context:,}", *(cell(found.get((context, size))) for size in sizes))
         for context in sorted({one.context for one in lengths})
     ]
     return [
@@ -294,7 +296,8 @@ def _by_context(lengths: Sequence[LengthAtContext]) -> Blocks:
         Paragraph(
             "Drafted tokens of the fastest round by context and batch size B, and its speed over plain decoding, by "
             "the deployment's step times alone, without prompts, and with the acceptance of these runs at every "
-            "context. In the field acceptance falls with the context, so that long ones gain less."
+            "context. In the field acceptance falls with the context, so that long ones gain less. What is missing "
+            "does not fit: so many tokens of KV beside the weights, or a context longer than the model's."
         ),
     ]
 

@@ -15,6 +15,7 @@ from specbench_kit.reports.study import finish
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.provenance import shareable
+from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
@@ -39,9 +40,11 @@ def run_curves(
     source: LoadedDataset | Path,
     report: Callable[[Progress], None],
     contexts: Sequence[int] = (),
+    room: KvCapacity = UNLIMITED_KV,
 ) -> BatchSizeStudy:
     """Benchmark every batch size on a dataset or a trace, each into its own run directories, and
-    draw the curves. At each of the `contexts` the deployment says which length is fastest.
+    draw the curves. At each of the `contexts` for which there is `room`, the deployment says which
+    length is fastest.
     """
     committed: dict[str, float] = {}
     points: list[BatchSizePoint] = []
@@ -86,7 +89,7 @@ def run_curves(
     folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
     described = {"command": BATCH_SIZES.command, **run, "argv": shareable(settings.argv)}
     by_context = (
-        list(fastest_lengths(settings.deployment, committed, sizes, contexts))
+        list(fastest_lengths(settings.deployment, committed, sizes, contexts, room))
         if settings.deployment and committed
         else []
     )

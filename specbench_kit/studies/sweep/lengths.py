@@ -4,8 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.loading import Definition
 from specbench_kit.deployments.placing import with_method_times
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.profilers.roofline import Roofline, roofline_of
+from specbench_kit.serving.memory import (
+    UNLIMITED_KV,
+    KvCapacity,
+    drafter_profile,
+    kv_capacity,
+    verifier_profile,
+)
 from specbench_kit.studies.sweep.batch_sizes import LengthAtContext
 
 
@@ -14,12 +23,15 @@ def fastest_lengths(
     committed: Mapping[str, float],
     sizes: Sequence[int],
     contexts: Sequence[int],
+    room: KvCapacity = UNLIMITED_KV,
 ) -> Iterator[LengthAtContext]:
     """Yield the fastest of `committed`, specs of one length with the tokens of their rounds, at each
-    context and size; without a draft where none of them pays.
+    context and size for which there is `room`; without a draft where none of them pays.
     """
     for context in contexts:
         for size in sizes:
+            if size * context > room.tokens or context > room.context:
+                continue
             plain_s = deployment.verifier.pass_s([(1, context)] * size)
             speedups = {
                 spec: tokens * plain_s / round_s(deployment, spec, size, context)
@@ -33,6 +45,20 @@ def fastest_lengths(
                 parse_method(best).longest_draft or 0 if pays else 0,
                 speedups[best] if pays else 1.0,
             )
+
+
+def kv_room(definition: Definition) -> KvCapacity:
+    """Return the room for KV beside a deployment's target and what drafts on its cards; unlimited
+    where nothing says how large models and memory are.
+    """
+    target = verifier_profile(definition)
+    if target is None or not isinstance(roofline_of(target), Roofline):
+        return UNLIMITED_KV
+    built = definition.build()
+    drafter = drafter_profile(definition) if built.placement == "server" else None
+    known = drafter is not None and isinstance(roofline_of(drafter), Roofline)
+    beside = (drafter,) if drafter and known and drafter.device in target.device else ()
+    return kv_capacity(target, stages=built.verifier.stages, beside=beside)
 
 
 def round_s(deployment: Deployment, spec: str, size: int, context: int) -> float:

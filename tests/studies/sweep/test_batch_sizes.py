@@ -12,7 +12,7 @@ from trace_builders import MODELS, made_requests, write_trace
 
 from specbench_kit.cli.batch_sizes import _parse_sizes
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.loading import load
+from specbench_kit.deployments.loading import find, load
 from specbench_kit.methods.base import methods
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import Table
@@ -29,7 +29,7 @@ from specbench_kit.studies.sweep.batch_sizes import (
     terminal,
 )
 from specbench_kit.studies.sweep.batch_sizes_run import run_curves
-from specbench_kit.studies.sweep.lengths import fastest_lengths
+from specbench_kit.studies.sweep.lengths import fastest_lengths, kv_room
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +192,18 @@ def test_the_fastest_length_by_context_is_that_of_the_round_times() -> None:
     # A large batch of short contexts is busy with operations, one of long contexts with its KV.
     short, long = (one for one in found if one.batch_size == 256)
     assert short.tokens < long.tokens
+
+
+def test_a_batch_whose_kv_does_not_fit_has_no_length() -> None:
+    name = "server:gpu=h100,target=llama3.1-8b,drafter=eagle3,engine=vllm"
+    scene, room = load(name), kv_room(find(name))
+    assert scene is not None
+    # 80 GB less 16 of the target, 1.5 of the head and a tenth, at 131 kB a token and 4 more of the head.
+    assert 300_000 < room.tokens < 500_000
+    assert room.context == 131_072
+    committed = {"fixed-k:k=1": 1.7, "fixed-k:k=3": 2.4}
+    found = list(fastest_lengths(scene, committed, (1, 64), (1000, 64_000, 200_000), room))
+    assert [(one.context, one.batch_size) for one in found] == [(1000, 1), (1000, 64), (64_000, 1)]
 
 
 def test_lengths_by_context_stand_below_the_speeds() -> None:
