@@ -11,6 +11,7 @@ from specbench_kit.methods.base import Method
 from specbench_kit.models.draft_library import HEAD, OWN_MEDUSA, named
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.heads.config import HeadConfig
+from specbench_kit.models.heads.files import on_device
 from specbench_kit.models.heads.medusa import MedusaConfig, MedusaModel
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Append, Runner
@@ -39,7 +40,7 @@ def heads_beside(method: Method, target: Runner) -> Mapping[str, Runner]:
 
 def put_beside(target: Runner, head: HeadModel, executor: str | None = None) -> None:
     """Let methods that draft with a head find this one, on the fastest executor or the named one."""
-    slots, placed = target.executor.slots, head.to(target.device)
+    slots, placed = target.executor.slots, on_device(head, target.device)
     _beside[target] = Runner(
         make_executor(placed, slots, target.capacity, target.vocabulary, executor)
     )

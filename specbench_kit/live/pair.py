@@ -11,14 +11,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.draft_library import HEAD, find, find_draft, is_missing_draft
-from specbench_kit.models.heads.files import TargetSizes, load_head_for, load_medusa, read_embedding
+from specbench_kit.models.heads.files import (
+    TargetEnds,
+    TargetSizes,
+    load_head_for,
+    load_medusa,
+    on_device,
+    read_embedding,
+    read_output,
+)
 from specbench_kit.models.heads.medusa import is_medusa
 from specbench_kit.models.pair import (
     AUTO,
@@ -211,17 +218,19 @@ def _load(
     source = find(name, ServedTarget(target).source)
     sizes = TargetSizes(target.layers, target.hidden_size, target.vocabulary)
 
-    def embedding() -> Tensor:
+    def files() -> Path:
         if hash_model(expected.folder) != target.hash:
             raise SkitError(
                 f"the head '{source.label}' uses the embeddings of its target, of which the server has another: name "
                 f"the files of {target.name} on this machine by --target"
             )
-        return read_embedding(expected.complete_folder(weights=True))
+        return expected.complete_folder(weights=True)
 
     folder = source.folder
-    head = (
-        load_medusa(folder, sizes) if is_medusa(folder) else load_head_for(folder, sizes, embedding)
-    )
     placed = resolve_device(device)
-    return LoadedModel(head.to(device=placed, dtype=resolve_dtype(dtype, placed)), source)
+    own_dtype = resolve_dtype(dtype, placed)
+    if is_medusa(folder):
+        medusa = load_medusa(folder, sizes).to(device=placed, dtype=own_dtype)
+        return LoadedModel(medusa, source)
+    ends = TargetEnds(lambda: read_embedding(files()), lambda: read_output(files()))
+    return LoadedModel(on_device(load_head_for(folder, sizes, ends, own_dtype), placed), source)

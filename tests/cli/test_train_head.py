@@ -17,6 +17,7 @@ from command_line import (
     skit,
     skit_here,
 )
+from safetensors import safe_open
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.models.heads.files import is_head
@@ -130,8 +131,13 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     )
 
 
+@pytest.mark.parametrize("stored", [(), ("--output-rows", "target", "--in-4-bits")])
 def test_a_narrow_head_is_trained_on_the_same_answers_and_decodes_losslessly(
-    done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
+    stored: tuple[str, ...],
+    done: subprocess.CompletedProcess[str],
+    tiny: TinyPair,
+    home: Path,
+    tmp_path: Path,
 ) -> None:
     assert done.returncode == 0
     env = environment(SKIT_HOME=str(home))
@@ -142,16 +148,21 @@ def test_a_narrow_head_is_trained_on_the_same_answers_and_decodes_losslessly(
         tiny.target,
         *SMALL,
         "--inner",
-        16,
+        32,
+        *stored,
         "--save-to",
         narrow,
         "--json",
         env=env,
     )
     assert trained.returncode == 0, trained.stderr
-    assert (
-        read_object(narrow / "config.json")["transformer_layer_config"]["intermediate_size"] == 16
-    )
+    config = read_object(narrow / "config.json")
+    assert config["transformer_layer_config"]["intermediate_size"] == 32
+    assert config.get("output_rows_of_target", False) is bool(stored)
+    with safe_open(narrow / "model.safetensors", framework="pt") as weights:
+        kinds = {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
+    assert ("lm_head.weight" in kinds) is not bool(stored)
+    assert kinds["fc.weight"] == ("U8" if stored else "BF16")
     wide, small = (json.loads(run.stdout.splitlines()[-1])["summary"] for run in (done, trained))
     assert small["parameters"] < wide["parameters"]
     options = ("--limit", 2, "--max-new-tokens", 8, "--out", tmp_path / "runs")
@@ -321,6 +332,14 @@ def test_heads_of_the_other_kind_are_refused(
             "--inner has no effect with --kind medusa",
         ),
         (["train-head", "--inner", "50"], "--inner must be a multiple of 16"),
+        (
+            ["train-head", "--inner", "48", "--in-4-bits"],
+            "--inner must be a multiple of 32 with --in-4-bits",
+        ),
+        (
+            ["train-head", "--kind", "medusa", "--in-4-bits"],
+            "--in-4-bits and --output-rows have no effect with --kind medusa",
+        ),
         (
             ["bench", "--method", "fixed-k:drafter=medusa", "--limit", "1"],
             "run skit train-head --kind medusa",

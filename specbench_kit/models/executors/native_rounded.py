@@ -147,6 +147,20 @@ class NativeBlocksExecutor(BlockProductsExecutor):
         )
 
 
+@executors.register("native-blocks-head")
+class NativeBlocksHeadExecutor(NativeBlocksExecutor, NativeHeadExecutor):
+    """Runs EAGLE heads that were stored in 4 bits, with what they share with the target in 4 bits
+    too.
+    """
+
+    priority = 4
+    lent = partial(LentBlocks, 4)
+
+    @property
+    def products(self) -> str:
+        return "weights in 4 bits, activations in 8 bits"
+
+
 @executors.register("native-4bit")
 class NativeFourBitExecutor(NativeBlocksExecutor):
     """Runs Llama-like models of GGUF files with every block in 4 bits, which makes another model of

@@ -12,6 +12,8 @@ from specbench_kit.core.errors import SkitError
 ALGORITHM = "eagle3"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+OUTPUT_OF_TARGET = "output_rows_of_target"
+"""The key, beside those of the format, of a head whose output matrix is the target's rows of the drafted tokens."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class HeadConfig:
     speculative_tokens: int = 4
     norm_before_residual: bool = True
     fc_bias: bool = False
+    output_of_target: bool = False
+    """True if the output matrix is the target's rows of the drafted tokens, which need no place in the file."""
 
     model_type = ALGORITHM
 
@@ -59,6 +63,7 @@ class HeadConfig:
             "eagle_aux_hidden_state_layer_ids": list(self.layers),
             "norm_before_residual": self.norm_before_residual,
             "transformer_layer_config": self.layer.to_diff_dict(),
+            **({OUTPUT_OF_TARGET: True} if self.output_of_target else {}),
         }
 
 
@@ -112,4 +117,5 @@ def _checked(data: dict[str, Any], depth: int, fc_bias: bool) -> HeadConfig:
         speculative_tokens=speculation["proposal_methods"][0].get("speculative_tokens", 4),
         norm_before_residual=data.get("norm_before_residual", False),
         fc_bias=fc_bias,
+        output_of_target=data.get(OUTPUT_OF_TARGET, False),
     )

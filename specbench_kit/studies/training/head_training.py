@@ -25,6 +25,7 @@ from specbench_kit.models.heads.files import load_head, load_medusa, save_head, 
 from specbench_kit.models.heads.medusa import MedusaConfig, MedusaModel, save_medusa
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
+from specbench_kit.models.weights.stored import with_weights
 from specbench_kit.studies.training.distillation.answers import Answer, TrainingAnswerStore
 from specbench_kit.studies.training.distillation.batches import (
     RoundAcceptance,
@@ -177,7 +178,10 @@ def train_head(
     best = distillation.train(
         head, optimizer, loss, held_out, store, recipe, unfinished, save, tell
     )
-    save(folder)
+    if isinstance(head, HeadModel):
+        save_head(head, folder, in_4_bits=settings.in_4_bits)
+    else:
+        save(folder)
     unfinished.finish()
     live = None
     if dataset is not None:
@@ -210,12 +214,13 @@ def _initial(
     """Return the head to train: that of the folder with --resume, else a new one."""
     target = pair.target.model
     if settings.resume and (folder / CONFIG).is_file():
-        head = load_head(folder, target).float().requires_grad_(True)
+        head: HeadModel = with_weights(load_head(folder, target)).float().requires_grad_(True)
         require(
             head.config.layers == layers,
             f"the head in '{folder}' reads layers {head.config.layers}, not {layers}: train without --resume",
         )
         head.embed_tokens.requires_grad_(False)
+        head.lm_head.requires_grad_(not head.config.output_of_target)
         return head
     layer = layer_config(target, settings.inner)
     # fc, the attention over twice the width, and the feed-forward part, as in `HeadModel`.
@@ -228,7 +233,9 @@ def _initial(
         + 3 * width * layer.intermediate_size
     )
     tokens = _drafted_tokens(settings, pair, distillation, store, body)
-    return new_head(target, tokens, settings.seed, layers, pair.target.source.label, layer).float()
+    own_output = settings.output_rows == "trained"
+    label = pair.target.source.label
+    return new_head(target, tokens, settings.seed, layers, label, layer, own_output).float()
 
 
 def _initial_medusa(
@@ -309,12 +316,22 @@ def new_head(
     layers: tuple[int, ...],
     verifier: str = "",
     layer: LlamaConfig | None = None,
+    own_output: bool = True,
 ) -> HeadModel:
-    """Return an untrained head that drafts the given tokens; its embedding is the target's own."""
+    """Return an untrained head that drafts the given tokens; its embedding is the target's own.
+
+    Without `own_output` its output matrix stays the target's. The head then begins as the target's
+    last states are read by the target itself, so that it need not learn what the rows mean.
+    """
     torch.manual_seed(seed)
     head = HeadModel(
         HeadConfig(
-            layer or layer_config(target), len(tokens), target.config.hidden_size, layers, verifier
+            layer or layer_config(target),
+            len(tokens),
+            target.config.hidden_size,
+            layers,
+            verifier,
+            output_of_target=not own_output,
         )
     )
     head.to(target.device)
@@ -325,9 +342,26 @@ def new_head(
         head.d2t.copy_(tokens - torch.arange(len(tokens)))
         head.embed_tokens.weight.copy_(target.get_input_embeddings().weight)
         head.lm_head.weight.copy_(target.get_output_embeddings().weight[tokens.to(target.device)])
+        if not own_output:
+            _read_as_target(head, target)
     head.embed_tokens.requires_grad_(False)
     head.owns_embedding = False
+    head.lm_head.requires_grad_(own_output)
     return head
+
+
+def _read_as_target(head: HeadModel, target: PreTrainedModel) -> None:
+    """Let a new head's state be the target's highest state that it reads, normalised as the target
+    does.
+    """
+    width = head.config.target_hidden_size
+    head.fc.weight.mul_(START_NOISE)
+    head.fc.weight[:, 2 * width :] += torch.eye(width, device=head.device)
+    head.norm.weight.copy_(target.get_decoder().norm.weight)
+
+
+START_NOISE = 0.2
+"""What a head that reads as its target begins with beside the identity, as a share of the usual."""
 
 
 class HeadLoss:

@@ -238,6 +238,14 @@ class HeadTrainingSettings(DistillationSettings):
             parse=parse_layers,
         ),
     ] = ()
+    output_rows: Annotated[
+        Literal["trained", "target"],
+        Option(
+            "Output matrix of an EAGLE head: trained, or the target's own rows of the drafted tokens (target), which "
+            "take no place in the file and need no answers to learn from.",
+            TRAINING,
+        ),
+    ] = "trained"
     inner: Annotated[
         int | None,
         Option(
@@ -247,11 +255,28 @@ class HeadTrainingSettings(DistillationSettings):
         ),
     ] = None
 
+    in_4_bits: Annotated[
+        bool,
+        Option(
+            "Store an EAGLE head's matrices in 4 bits, and nothing that is the target's own: a third of the room, "
+            "in a form that only this kit reads.",
+            OUTPUT,
+        ),
+    ] = False
+
     def __post_init__(self) -> None:
         DistillationSettings.__post_init__(self)
         require(
+            self.kind == "eagle" or not (self.in_4_bits or self.output_rows == "target"),
+            "--in-4-bits and --output-rows have no effect with --kind medusa",
+        )
+        require(
             self.inner is None or (self.inner > 0 and self.inner % 16 == 0),
             f"--inner must be a multiple of 16, not {self.inner}",
+        )
+        require(
+            self.inner is None or not self.in_4_bits or self.inner % 32 == 0,
+            f"--inner must be a multiple of 32 with --in-4-bits, not {self.inner}",
         )
         require(
             self.kind == "eagle" or self.inner is None, "--inner has no effect with --kind medusa"
