@@ -32,6 +32,7 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.draft_library import AUTO, HEAD, find_own, named
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation
@@ -45,6 +46,13 @@ DRAFTS = {
 }
 """What is said of the draft model of each pair of executors."""
 POLICIES = ("fixed-k:k=4", "threshold:max_draft=8")
+HEAD_POLICIES = (
+    "eagle:k=2",
+    "eagle:k=3",
+    "eagle:k=4",
+    "fixed-k:k=4,drafter=first-of.match=3+second=head",
+)
+"""With the target's own head, where it has one."""
 CONTEXT = 200
 WIDTHS = (1, 2, 5, 9, 17)
 REPEATS = 5
@@ -63,6 +71,9 @@ def run(setting: Setting) -> Outcome:
     require_server()
     try:
         pairs = {executor: load_pair(PAIR, device="cpu", executor=executor) for executor in DRAFTS}
+        head = find_own(pairs[EXACT].target.source, "head")
+        others = [named(AUTO)] if head else []
+        pairs[EXACT] = load_pair(PAIR, device="cpu", executor=EXACT, others=others)
     except SkitError as error:
         raise Skipped(str(error)) from error
     exact = pairs[EXACT]
@@ -72,9 +83,14 @@ def run(setting: Setting) -> Outcome:
         + setting.max_new_tokens
         + 64
     )
-    runners = {executor: pair.runners(1, capacity) for executor, pair in pairs.items()}
+    runners = {executor: pair.all_runners(1, capacity) for executor, pair in pairs.items()}
     kit = {
         "kit, plain": _decoder(exact, runners[EXACT], AUTOREGRESSIVE),
+        **{
+            f"kit, {policy}": _decoder(exact, runners[EXACT], policy)
+            for policy in HEAD_POLICIES
+            if head
+        },
         **{
             f"kit, {policy}{said}": _decoder(exact, runners[executor], policy)
             for executor, said in DRAFTS.items()
@@ -98,7 +114,7 @@ def run(setting: Setting) -> Outcome:
     seconds = take_turns(kit | others, requests, setting.rounds)
     plain, text = servers["llama.cpp, plain"], _text(requests)
     own_ms, their_ms = (
-        _forwards(exact, runners[EXACT][0], text),
+        _forwards(exact, runners[EXACT]["target"], text),
         _server_forwards(plain, text[:CONTEXT]),
     )
     figures = [*_answers(tokens, seconds), *_widths(own_ms, their_ms)]
@@ -153,16 +169,19 @@ def _text(requests: Sequence[Request]) -> list[int]:
     return (text * (1 + length // len(text)))[:length]
 
 
-def _decoder(pair: Pair, runners: tuple[Runner, Runner], method: str) -> Decode:
+def _decoder(pair: Pair, runners: Mapping[str, Runner], method: str) -> Decode:
     return lambda request: answer_all(pair, runners, method, [request])
 
 
 def answer_all(
-    pair: Pair, runners: tuple[Runner, Runner], method: str, requests: Sequence[Request]
+    pair: Pair, runners: Mapping[str, Runner], method: str, requests: Sequence[Request]
 ) -> int:
     """Answer some requests together and return the number of tokens."""
     setup = DecodingSetup(eos_ids=pair.eos_ids, batch_size=len(requests))
-    loop = local_loop(parse_method(method), *runners, setup=setup)
+    heads = {name: runner for name, runner in runners.items() if name.startswith(HEAD)}
+    loop = local_loop(
+        parse_method(method), runners["target"], runners["draft"], setup=setup, others=heads
+    )
     for request in requests:
         loop.submit(request)
     records = []

@@ -44,7 +44,7 @@ def run(setting: Setting) -> Outcome:
         for prompt in prompts
     ][: max(SIZES)]
     capacity = max(len(request.prompt_ids) for request in requests) + setting.max_new_tokens + 64
-    runners = pair.runners(max(SIZES), capacity)
+    runners = pair.all_runners(max(SIZES), capacity)
     answers: dict[str, Callable[[Batch], int]] = {
         f"kit, {method}": partial(answer_with_kit, pair, runners, method) for method in METHODS
     }
