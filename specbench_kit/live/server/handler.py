@@ -14,6 +14,14 @@ from specbench_kit.live.server.admission import (
     Admission,
 )
 from specbench_kit.live.server.batches import BatchRunner
+from specbench_kit.live.server.draft_frames import (
+    IN_FLIGHT_RETRY_MS,
+    Behind,
+    New,
+    Refused,
+    Resent,
+    classify,
+)
 from specbench_kit.live.server.drafts import read_draft, require_ends, require_times
 from specbench_kit.live.server.free_running import FreeRunning
 from specbench_kit.live.server.generation import (
@@ -108,54 +116,41 @@ class FrameHandler:
             self.free_running.begin(session, len(frame.prompt) + len(frame.output))
 
     def draft(self, frame: messages.Draft, stream: CallingStream) -> Down | None:
-        """Queue a new round; return an answer if there is one at once.
-
-        A device sends a round again after it lost its connection. Such a round is answered once
-        more, or if it is in flight, when its verdict comes; it is never verified twice.
+        """Do with a draft what its case asks for (see `draft_frames`); return an answer if there is
+        one at once.
         """
         session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
         stream.attach(session)
         if session.ahead:
             self.free_running.take(session, frame)
             return None
-        unasked = session.generation is not None and session.generation.unasked
-        if (
-            session.round == frame.round
-            and not unasked
-            and (session.in_flight or session.last_answer is not None)
-        ):
-            return None if session.in_flight else session.last_answer
-        if session.round == frame.round and session.layers:
-            self.drop(session, "its latest answer was too long to be kept")
-            raise Refusal(Status.UNKNOWN_SESSION, "open it again: the answer to this round is gone")
-        if session.in_flight:
-            self.generations.cancel_unasked(session)
-            raise Refusal(
-                Status.IN_FLIGHT, f"round {session.round} is not answered yet", retry_ms=10
-            )
-        if session.round is not None and frame.round != session.round + 1:
-            raise Refusal(Status.OUT_OF_ORDER, f"round {frame.round} after round {session.round}")
-        text = session.text
-        if frame.base > len(text.tokens) or frame.base < len(text.request.prompt_ids):
-            raise Refusal(
-                Status.WRONG_BASE, f"after {frame.base} tokens; the session has {len(text.tokens)}"
-            )
-        if session.layers:
-            self._require_states(frame, session)
-        if frame.base < len(text.tokens):
-            # The device missed an answer: it gets the tokens that it lacks in place of a verdict.
-            session.round = frame.round
-            rebase = messages.Verdict(
-                session=session.name,
-                round=frame.round,
-                status=Status.REBASE,
-                suffix=text.tokens[frame.base :],
-            )
-            session.last_answer = Down(verdict=rebase)
-            return session.last_answer
+        match classify(session, frame):
+            case Resent(answer):
+                return answer
+            case Refused(refusal, ends):
+                if ends:
+                    self.drop(session, ends)
+                elif refusal.status is Status.IN_FLIGHT:
+                    self.generations.cancel_unasked(session)
+                raise refusal
+            case Behind(missed):
+                session.round = frame.round
+                rebase = messages.Verdict(
+                    session=session.name, round=frame.round, status=Status.REBASE, suffix=missed
+                )
+                session.last_answer = Down(verdict=rebase)
+                return session.last_answer
+            case New():
+                self._verify(session, frame)
+                return None
+
+    def _verify(self, session: ServerSession, frame: messages.Draft) -> None:
+        """Queue a new round; raise Refusal for a malformed draft, or one too many."""
         degraded = self.admission.require_capacity(session.account, self.batch_runner.waiting)
         require_times(frame)
-        draft = read_draft(frame, text, session.sampler, self.limits, self.sessions.vocabulary)
+        draft = read_draft(
+            frame, session.text, session.sampler, self.limits, self.sessions.vocabulary
+        )
         session.round = frame.round
         session.last_answer = None
         session.begin_round()
@@ -174,23 +169,6 @@ class FrameHandler:
                 states=frame.states,
             )
         )
-        return None
-
-    def _require_states(self, frame: messages.Draft, session: ServerSession) -> None:
-        """Raise Refusal if the next forward cannot give the hidden states that a device lacks."""
-        if frame.states >= frame.base:
-            raise Refusal(
-                Status.BROKEN_STATES,
-                f"states of {frame.states} tokens before a draft after {frame.base}",
-            )
-        if frame.base < len(session.text.tokens) or frame.states < session.cached:
-            # The device missed an answer. A forward gives the states of tokens that are not in KV:
-            # the session starts over, with the text that the device has.
-            self.drop(session, "its hidden states are gone")
-            raise Refusal(
-                Status.UNKNOWN_SESSION,
-                "open it again: hidden states that the device lacks are gone",
-            )
 
     def generate(self, frame: messages.Generate, stream: CallingStream) -> Down | None:
         """Begin a generation; return an answer if there is one at once."""
@@ -297,9 +275,6 @@ class FrameHandler:
         failed.reason = verified.error
         self.drop(session, "failed")
         return Down(refused=failed)
-
-
-IN_FLIGHT_RETRY_MS = 10
 
 
 class Generations:
