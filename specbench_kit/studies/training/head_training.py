@@ -25,7 +25,8 @@ from specbench_kit.models.heads.files import load_head, load_medusa, save_head, 
 from specbench_kit.models.heads.medusa import MedusaConfig, MedusaModel, save_medusa
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.models.weights.stored import with_weights
+from specbench_kit.models.weights.packed import rows_of
+from specbench_kit.models.weights.stored import weight_of, with_weights
 from specbench_kit.studies.training.distillation.answers import Answer, TrainingAnswerStore
 from specbench_kit.studies.training.distillation.batches import (
     RoundAcceptance,
@@ -73,7 +74,9 @@ def new_medusa(
         for block in model.blocks.parameters():
             block.zero_()
         model.d2t.copy_(tokens - torch.arange(len(tokens)))
-        model.lm_head.weight.copy_(target.get_output_embeddings().weight[tokens.to(target.device)])
+        model.lm_head.weight.copy_(
+            weight_of(rows_of(target.get_output_embeddings().weight, tokens))
+        )
     return model
 
 
@@ -212,7 +215,7 @@ def _initial(
     folder: Path,
 ) -> HeadModel:
     """Return the head to train: that of the folder with --resume, else a new one."""
-    target = pair.target.model
+    target = pair.target.shell
     if settings.resume and (folder / CONFIG).is_file():
         head: HeadModel = with_weights(load_head(folder, target)).float().requires_grad_(True)
         require(
@@ -247,7 +250,7 @@ def _initial_medusa(
     folder: Path,
 ) -> MedusaModel:
     """Return the Medusa heads to train: those of the folder with --resume, else new ones."""
-    target = pair.target.model
+    target = pair.target.shell
     if settings.resume and (folder / CONFIG).is_file():
         model = load_medusa(folder, sizes_of(target)).to(target.device).float().requires_grad_(True)
         found = model.config.heads
@@ -276,7 +279,7 @@ def _drafted_tokens(
     text = pair.target.text_config
     counts = distillation.token_counts(store)
     active = (
-        pair.target.model.num_parameters(exclude_embeddings=True)
+        pair.target.shell.num_parameters(exclude_embeddings=True)
         + text.vocab_size * text.hidden_size
     )
     size = settings.vocabulary or choose_size(
@@ -340,8 +343,8 @@ def new_head(
             if weight.ndim > 1:
                 weight.normal_(0, 0.02 if "proj" in name else weight.shape[1] ** -0.5)
         head.d2t.copy_(tokens - torch.arange(len(tokens)))
-        head.embed_tokens.weight.copy_(target.get_input_embeddings().weight)
-        head.lm_head.weight.copy_(target.get_output_embeddings().weight[tokens.to(target.device)])
+        head.embed_tokens.weight.copy_(weight_of(target.get_input_embeddings().weight))
+        head.lm_head.weight.copy_(weight_of(rows_of(target.get_output_embeddings().weight, tokens)))
         if not own_output:
             _read_as_target(head, target)
     head.embed_tokens.requires_grad_(False)
@@ -357,7 +360,7 @@ def _read_as_target(head: HeadModel, target: PreTrainedModel) -> None:
     width = head.config.target_hidden_size
     head.fc.weight.mul_(START_NOISE)
     head.fc.weight[:, 2 * width :] += torch.eye(width, device=head.device)
-    head.norm.weight.copy_(target.get_decoder().norm.weight)
+    head.norm.weight.copy_(weight_of(target.get_decoder().norm.weight))
 
 
 START_NOISE = 0.2
