@@ -238,7 +238,7 @@ def test_a_turn_that_raised_is_a_failed_request(tmp_path: Path) -> None:
         ("{", "a.jsonl, line 1: not valid JSON"),
         (
             '{"question_id": 1}',
-            "a.jsonl, line 1: not an answer of Spec-Bench ('choices' is missing)",
+            "a.jsonl, line 1: not an answer of Spec-Bench (choices is missing)",
         ),
         (
             json.dumps(answer(1, "qa", {"index": 0, "turns": ["a"]})),
