@@ -24,6 +24,7 @@ from specbench_kit.runs.deployment import (
     EndpointDescription,
     EndpointOf,
 )
+from specbench_kit.runs.document import RunFields
 
 D = TypeVar("D")
 E = TypeVar("E")
@@ -143,7 +144,7 @@ def _latency(model: LatencyModel) -> JsonObject:
     return {"form": _FORMS[type(model)], **asdict(model)}  # type: ignore[call-overload]
 
 
-def describe_time(deployment: Deployment | None) -> dict[str, object]:
+def describe_time(deployment: Deployment | None) -> RunFields:
     """Return what `run.json` says of time: that it was measured here, or the deployment that it was
     modelled for.
     """
@@ -187,7 +188,7 @@ drafted.
 """
 
 
-def describe_range(ends: Iterable[str], decisions: str) -> dict[str, object]:
+def describe_range(ends: Iterable[str], decisions: str) -> RunFields:
     """Return what `run.json` says of the range of derived times: the names of its ends, in the
     order of records.
     """

@@ -23,7 +23,7 @@ from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.page_files import PLOTS, PageFiles
 from specbench_kit.reports.writing.drawing import Picture, safe_svg
 from specbench_kit.runs.directory import read_object
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.document import RunDescription, RunFields
 from specbench_kit.runs.folder import to_json, write_text
 
 if TYPE_CHECKING:
@@ -218,7 +218,11 @@ class Study(Generic[D, R]):
 
 
 def finish(
-    kind: StudyKind[D, R], folder: Path, run: JsonObject, result: R, parts: Parts | None = None
+    kind: StudyKind[D, R],
+    folder: Path,
+    run: RunFields | JsonObject,
+    result: R,
+    parts: Parts | None = None,
 ) -> Study[D, R]:
     """Write all files of a study, and drop the intermediate results."""
     described = {"schema_version": VERSION, **run}

@@ -17,7 +17,7 @@ from msgspec import to_builtins
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import described_readings
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, Written
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.methods.spec import parse_method
@@ -26,6 +26,7 @@ from specbench_kit.papers.experiment import Experiment
 from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.reports.study import Study, finish
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import LoweredOption
 from specbench_kit.runs.folder import slug, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.events import timeline, write_events
@@ -59,7 +60,6 @@ from specbench_kit.studies.serving.summary import (
     ServingSummary,
     SimulationSummary,
 )
-from specbench_kit.traces.draft_limits import LoweredOption
 
 FEW_DEVICE_S = 20_000.0
 """Seconds of devices that take less than a second to simulate."""
@@ -245,7 +245,7 @@ class ServingRun:
         return finish(kind, parts.folder, run, summary, parts)
 
 
-def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObject:
+def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> Written:
     typical = builder.source(series).typical
     memory, origin = builder.least_memory(series)
     system = series.serves
