@@ -197,7 +197,36 @@ def read_file(path: Path) -> bytes:
         raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
 
 
-def entries() -> list[dict[str, object]]:
+class ListedPredictor(Struct):
+    """A predictor that `skit list predictors` shows."""
+
+    name: str
+    summary: str
+    family: str
+    pair: PairHashes
+    recommended: bool
+    created: str
+    features: list[str]
+    threshold: float
+    max_draft: int
+    operating_rule: str
+    auc: float
+    models: dict[str, str]
+    disturbed: list[str]
+    bundled: bool
+    folder: str
+
+
+class UnusablePredictor(Struct):
+    """A folder of a predictor that cannot be used, with the reason."""
+
+    name: str
+    bundled: bool
+    folder: str
+    summary: str
+
+
+def entries() -> list[ListedPredictor | UnusablePredictor]:
     """Return the entries of `skit list predictors`; an unusable one has only its name, its folder
     and the reason.
     """
@@ -238,9 +267,8 @@ def _origin(header: PredictorHeader) -> TrainingOrigin:
     return convert(TrainingOrigin, header.training)
 
 
-def _entry(folder: Path) -> dict[str, object]:
+def _entry(folder: Path) -> ListedPredictor | UnusablePredictor:
     is_bundled = folder.parent == BUNDLED
-    location = {"name": folder.name, "bundled": is_bundled, "folder": str(folder)}
     try:
         header = parse_header(read_document(folder))
         auc = convert(_ListedMetrics, header.metrics).classification.auc
@@ -251,7 +279,7 @@ def _entry(folder: Path) -> dict[str, object]:
         models = f"{names['target']} with {names['draft']}"
         disturbed = _origin(header).disturbed
     except (KeyError, ValueError) as error:
-        return {**location, "summary": f"cannot be used: {error}"}
+        return UnusablePredictor(folder.name, is_bundled, str(folder), f"cannot be used: {error}")
     summary = [
         *([f"DISTURBED MACHINE: {'; '.join(disturbed)}"] if disturbed else []),
         f"{header.family} for {models}",
@@ -260,19 +288,20 @@ def _entry(folder: Path) -> dict[str, object]:
         f"drafts of up to {header.max_draft}",
         *(["recommended"] if header.recommended else []),
     ]
-    return {
-        "name": folder.name,
-        "summary": ", ".join(summary),
-        "family": header.family,
-        "pair": {"target": header.pair.target, "draft": header.pair.draft},
-        "recommended": header.recommended,
-        "created": header.created,
-        "features": list(header.features),
-        "threshold": header.threshold,
-        "max_draft": header.max_draft,
-        "operating_rule": header.operating_rule,
-        "auc": auc,
-        "models": names,
-        "disturbed": list(disturbed),
-        **location,
-    }
+    return ListedPredictor(
+        name=folder.name,
+        summary=", ".join(summary),
+        family=header.family,
+        pair=header.pair,
+        recommended=header.recommended,
+        created=header.created,
+        features=list(header.features),
+        threshold=header.threshold,
+        max_draft=header.max_draft,
+        operating_rule=header.operating_rule,
+        auc=auc,
+        models=names,
+        disturbed=list(disturbed),
+        bundled=is_bundled,
+        folder=str(folder),
+    )

@@ -182,7 +182,7 @@ def _published_format(source: ModelSource) -> str | None:
     if source.synthetic:
         return None
     # The folder of a converted GGUF file states the format of the conversion.
-    if types := read_record(source.folder).get("tensor_types"):
+    if types := read_record(source.folder).tensor_types:
         # Norms and biases are float32 in nearly every file, and some models have more of these than
         # of matrices.
         matrices = {name: count for name, count in types.items() if name != "F32"} or types
