@@ -72,7 +72,7 @@ class LatencyAware(Method):
         if self.latencies is None:
             return {}
         draft, verify, link = self.latencies
-        models: dict[str, object] = {"draft": asdict(draft), "verify": asdict(verify)}  # type: ignore[call-overload]
+        models: dict[str, MethodInputs] = {"draft": asdict(draft), "verify": asdict(verify)}  # type: ignore[call-overload]
         if link is not None:
             # JSON has no infinity: a bandwidth that is not stated is unlimited.
             models["link"] = {

@@ -3,7 +3,7 @@ heavy.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +21,12 @@ WEIGHTS = "weights.safetensors"
 TRAIN_AGAIN = "train it again with 'skit train-predictor'"
 
 
+Facts = Mapping[str, object]
+"""What a header says of a training or of its quality, for people; `TrainingOrigin` and
+`CalibrationMetrics` are the parts that the kit reads.
+"""
+HeaderDocument = Mapping[str, object]
+"""A header as its file holds it, which the hash in it seals as a whole."""
 NO_DRAFT_MODEL = "none"
 """Stands for the hash of a draft model if there is none; nothing was ever trained for it."""
 
@@ -66,8 +72,8 @@ class PredictorHeader(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pair: PairHashes
     recommended: bool
     created: str
-    training: dict[str, object]
-    metrics: dict[str, object]
+    training: Facts
+    metrics: Facts
     weights_sha256: str
     sha256: str
 
@@ -152,7 +158,7 @@ def find(pair: PairHashes, name: str | None = None, *, disturbed: bool = False) 
     return [folder for _, folder in sorted(ranked, key=lambda item: item[0], reverse=True)]
 
 
-def read_document(folder: Path) -> dict[str, object]:
+def read_document(folder: Path) -> HeaderDocument:
     """Return the JSON object of a header; raise ValueError if it is missing, damaged or of another
     schema.
     """
@@ -177,7 +183,7 @@ def read_document(folder: Path) -> dict[str, object]:
     return document
 
 
-def parse_header(document: dict[str, object]) -> PredictorHeader:
+def parse_header(document: HeaderDocument) -> PredictorHeader:
     """Return the typed header of a JSON object; raise ValueError with the name of the first wrong
     field.
     """

@@ -44,6 +44,10 @@ Tables = Mapping[str, Sequence[CsvRow]]
 """The rows of the tables that stand beside a page, by the names of their files."""
 
 
+Printed = JsonObject
+"""What `--json` prints of a study: the folders of its runs, its result, and what limits it."""
+
+
 class Parts(Protocol):
     """Intermediate results, of which none is needed once a study is whole."""
 
@@ -145,7 +149,7 @@ class StudyKind(ABC, Generic[D, R]):
         ]
         return (pages or written)[-1:]
 
-    def printed(self, study: "Study[D, R]") -> JsonObject:
+    def printed(self, study: "Study[D, R]") -> Printed:
         """Return what `--json` prints of a study."""
         return {"run_dirs": [str(study.folder)], "summary": [self.content(study.result)]}
 

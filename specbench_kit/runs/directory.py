@@ -113,7 +113,7 @@ class RunDirectory:
             raise SkitError(
                 f"{path} is a report: name one of the runs that it lists at its end, which lie beside it"
             )
-        run: RunFields = one_line_texts(read_object(path / "run.json"))
+        run = read_run(path / "run.json")
         version = run.get("schema_version")
         if not isinstance(version, int):
             raise SkitError(
@@ -343,6 +343,12 @@ def read_object(path: Path) -> JsonObject:
     if not isinstance(document, dict):
         raise SkitError(f"{path} holds no JSON object: it was not written by skit")
     return document
+
+
+def read_run(path: Path) -> RunFields:
+    """Return the fields of a `run.json`, with texts of one line, whatever version wrote them."""
+    run: RunFields = one_line_texts(read_object(path))
+    return run
 
 
 def read_records(path: Path) -> list[RequestRecord]:

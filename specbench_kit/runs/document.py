@@ -571,6 +571,19 @@ class LoweredOption(TypedDict):
     lowered: int
 
 
+class ResumptionFields(TypedDict):
+    """An entry of the field `resumptions` as it is written."""
+
+    when: str
+    commit: str | None
+    dirty: bool | None
+    versions: Mapping[str, str]
+    platform: str
+    hardware: Mapping[str, str | float | None]
+    threads: str | float | None
+    done: int
+
+
 class RangeFields(TypedDict, total=False):
     """The field `range` as it is written."""
 
@@ -627,7 +640,10 @@ class RunFields(TypedDict, total=False):
     server: Written
     shaped_link: Mapping[str, float | None]
     machine: Sequence[MachineReadings | Written]
-    resumptions: Sequence[Resumption | Written]
+    resumptions: Sequence[ResumptionFields]
+    servers: Sequence[Written]
+    order: str
+    identity: Defining
     started_at: str | None
     argv: list[str] | None
     git_commit: str | None

@@ -15,7 +15,7 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject, convert, stated
+from specbench_kit.core.typed_json import Written, convert, stated
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint
@@ -243,7 +243,7 @@ def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) 
     return LoadFigures(devices=point.devices, rate=point.rate, round_s=trips, figures=metrics)
 
 
-def _describe_profile(profile: Profile) -> JsonObject:
+def _describe_profile(profile: Profile) -> Written:
     """Return what `run.json` says about the profile: how far it is to be trusted, and round trips
     of a busy server.
     """

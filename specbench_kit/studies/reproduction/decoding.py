@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from specbench_kit.core.option import OptionValues, from_keywords, select_fields
 from specbench_kit.core.progress import CountCallback
@@ -162,7 +162,7 @@ def capacity(options: OptionValues, report: CountCallback) -> Rows:
     rule = CapacityRule(**select_fields(CapacityRule, options))
     builder = ScenarioBuilder(settings)
     found = capacities.find_capacities(settings, rule, builder, Workers(settings.jobs), report)
-    return list(map(FigureRow.of, to_builtins(found)))
+    return list(map(FigureRow.of, found))
 
 
 def settings_of(options: OptionValues) -> ServingSettings:

@@ -866,15 +866,15 @@ def test_missed_promises_are_counted_by_class_and_by_what_kept_them() -> None:
     blamed = {"compute_dominant": {"mean": 1.0}, "queue_dominant": {"mean": 3.0}}
     rates = {"fcfs": 0.5, "wisp": 0.2}
     rows = [
-        FigureRow.of(
+        FigureRow(
+            name,
+            {"devices": 8},
             {
-                "series": name,
-                "devices": 8,
                 "figures": {
                     "classes": {"1": {"violation_rate": {"mean": rate}}},
                     "violations": blamed,
-                },
-            }
+                }
+            },
         )
         for name, rate in rates.items()
     ]
