@@ -454,13 +454,17 @@ def test_a_server_is_what_its_documents_say_in_the_fields_that_are_read(
 @pytest.mark.parametrize(
     ("kind", "documents", "message"),
     [
-        ("tgi", [{"max_total_tokens": "4k"}], 'max_total_tokens must be a whole number, not "4k"'),
+        (
+            "tgi",
+            [{"max_total_tokens": "4k"}],
+            'max_total_tokens must be a whole number or null, not "4k"',
+        ),
         (
             "llama-cpp",
             [{"data": []}, {"default_generation_settings": {"n_ctx": "all"}}],
-            'default_generation_settings.n_ctx must be a whole number, not "all"',
+            'default_generation_settings.n_ctx must be a whole number or null, not "all"',
         ),
-        ("sglang", [{"model_path": 7}, None], "model_path must be text, not 7"),
+        ("sglang", [{"model_path": 7}, None], "model_path must be text or null, not 7"),
     ],
 )
 def test_a_wrong_field_of_a_servers_document_is_named(
