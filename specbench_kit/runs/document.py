@@ -566,9 +566,9 @@ class LoweredOption(TypedDict):
     is replayed.
     """
 
-    option: str
-    default: int
-    lowered: int
+    option: Annotated[str, doc("option that limits drafts")]
+    default: Annotated[int, doc("its default, in tokens")]
+    lowered: Annotated[int, doc("longest draft in tokens that the trace holds")]
 
 
 class ResumptionFields(TypedDict):
