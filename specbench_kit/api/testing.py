@@ -148,7 +148,7 @@ def _runner(model: Any) -> Runner:
     return Runner(make_executor(model, SLOTS, CONTEXT, VOCABULARY))
 
 
-def _sizes(layers: int) -> dict[str, Any]:
+def _sizes(layers: int) -> dict[str, int]:
     return {
         "vocab_size": VOCABULARY,
         "hidden_size": WIDTH,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from specbench_kit.datasets.base import LoadedDataset
     from specbench_kit.metrics.run_summary import RunSummary
+    from specbench_kit.reports.study import Printed
     from specbench_kit.studies.bench.campaign import Campaign
     from specbench_kit.studies.bench.conclusion import Conclusion
     from specbench_kit.studies.bench.fresh_processes import ProcessOutcome
@@ -225,7 +226,7 @@ def _report(
 
 def _document(
     conclusions: "Sequence[Conclusion]", left_out: dict[str, str], folder: Path | None
-) -> dict[str, object]:
+) -> "Printed":
     """Return the JSON result: summaries by method or, for several datasets, by dataset and
     method.
     """

@@ -9,17 +9,20 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import to_builtins
+
 from specbench_kit.cli.common import print_json
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
 from specbench_kit.core.plain_text import one_line, summary_of
 from specbench_kit.core.specs import init_fields
+from specbench_kit.core.typed_json import JsonObject
 
 if TYPE_CHECKING:
     from specbench_kit.profilers.architectures import Architecture
     from specbench_kit.serving.golden import GoldenCurve
 
-ListEntry = dict[str, Any]
+ListEntry = JsonObject
 """A row of `skit list --json`: `name`, `summary` and what else the kind has."""
 
 
@@ -178,7 +181,7 @@ def _list_datasets() -> list[ListEntry]:
 def _list_models() -> list[ListEntry]:
     from specbench_kit.models.catalogue import bundled_pairs, entries
 
-    bundled = [
+    bundled: list[ListEntry] = [
         {
             "name": pair.name,
             "summary": f"Toy pair for tests and first steps: {pair.summary}. Part of the kit.",
@@ -188,7 +191,7 @@ def _list_models() -> list[ListEntry]:
         }
         for pair in bundled_pairs()
     ]
-    return entries() + bundled
+    return [*to_builtins(entries()), *bundled]
 
 
 @_lists("traces")
@@ -248,21 +251,21 @@ def _list_executors() -> list[ListEntry]:
 def _list_predictors() -> list[ListEntry]:
     from specbench_kit.predictors.library import entries
 
-    return entries()
+    return list(map(to_builtins, entries()))
 
 
 @_lists("profiles")
 def _list_profiles() -> list[ListEntry]:
     from specbench_kit.reports.sections.profiles import entries
 
-    return entries()
+    return list(map(to_builtins, entries()))
 
 
 @_lists("deployments")
 def _list_deployments() -> list[ListEntry]:
     from specbench_kit.deployments.loading import entries
 
-    return entries()
+    return list(entries())
 
 
 @_lists("systems")
@@ -415,7 +418,7 @@ def _list_experiments() -> list[ListEntry]:
     papers = worlds()
     from specbench_kit.studies.field.tables import tables
 
-    return [
+    published: list[ListEntry] = [
         {
             "name": name,
             "summary": f"{experiment.summary} ({RUN_AS[experiment.command]}, {experiment.takes})",
@@ -424,7 +427,8 @@ def _list_experiments() -> list[ListEntry]:
             "group": papers[experiment.paper].title,
         }
         for name, experiment in experiments().items()
-    ] + [
+    ]
+    measured: list[ListEntry] = [
         {
             "name": name,
             "summary": f"{table.title} (predicted, seconds)",
@@ -434,6 +438,7 @@ def _list_experiments() -> list[ListEntry]:
         }
         for name, table in tables().items()
     ]
+    return [*published, *measured]
 
 
 @_lists("engines")

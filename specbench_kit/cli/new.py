@@ -8,7 +8,7 @@ from string import Template
 from typing import Annotated, Literal
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import Option
+from specbench_kit.core.option import Option, OptionValues
 from specbench_kit.runs.folder import write_text
 
 LIKE = "qwen3-8b"
@@ -245,6 +245,7 @@ def new_card(name: str, like: str, out: Path) -> tuple[Path, str]:
         (card for card in bundled_devices().values() if like.lower() in (card.name, *card.aliases)),
         None,
     )
+    fields: OptionValues
     if device is not None:
         # The driver's names stay behind: they are those of the card that this one starts from.
         given = {field: getattr(device, field) for field in DEVICE_COMMENTS} | {"reported": ()}
@@ -271,9 +272,7 @@ def _shown(value: object) -> str:
     return tomli_w.dumps({"value": value}).partition(" = ")[2].strip()
 
 
-def _card_text(
-    name: str, title: str, fields: Mapping[str, object], comments: Mapping[str, str]
-) -> str:
+def _card_text(name: str, title: str, fields: OptionValues, comments: Mapping[str, str]) -> str:
     """Return a card in the form of the bundled ones, with what each field is."""
     lines = [f"# {title}", f'["{name}"]']
     lines += [f"{field} = {_shown(value)}  # {comments[field]}" for field, value in fields.items()]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from specbench_kit.core.typed_json import JsonObject
     from specbench_kit.reports.comparison.report import Look
+    from specbench_kit.reports.study import Printed
     from specbench_kit.studies.bench.kind import BenchStudy
     from specbench_kit.studies.kinds import AnyStudy
 
@@ -196,7 +196,7 @@ def _write_pages(
         say(console, f"report: {path}")
 
 
-def _document(studies: "Sequence[AnyStudy]") -> "JsonObject":
+def _document(studies: "Sequence[AnyStudy]") -> "Printed":
     """Return what `--json` prints of studies; of several, the folders and the results in lists."""
     first, *others = (study.kind.printed(study) for study in studies)
     for other in others:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from msgspec import Struct
 
@@ -76,7 +76,14 @@ class FileReading:
         return f"{self.name}: taken for {self.taken_for}; {self.rows:,} {row_name}{left_out}."
 
 
-def described_readings(readings: Sequence[FileReading]) -> dict[str, list[str]]:
+class ReadingFields(TypedDict, total=False):
+    """The fields of `run.json` about the files of other programs."""
+
+    files: Sequence[str]
+    doubts: Sequence[str]
+
+
+def described_readings(readings: Sequence[FileReading]) -> ReadingFields:
     """Return what `run.json` says of the files of other programs; nothing where there are none."""
     if not readings:
         return {}

@@ -14,9 +14,9 @@ NaN and infinities are no JSON, and no `Number`. The caller adds which file and 
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from sys import float_info
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -27,6 +27,14 @@ T = TypeVar("T")
 JsonObject = Mapping[str, Any]
 """A parsed JSON or TOML object whose fields are not described by a struct, such as a row of a
 summary.
+"""
+JsonValue: TypeAlias = (
+    "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
+)
+"""Whatever JSON can hold."""
+Written: TypeAlias = Mapping[str, JsonValue]
+"""An object of a file in the form in which it is written, such as what `stated` returns of a
+struct.
 """
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
@@ -256,11 +264,11 @@ def _type_of(kind: object, keys: Iterable[str]) -> Any:
     return node
 
 
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(content: Mapping[str, T], prefix: str = "") -> dict[str, T]:
     """Return `{"a.b": 1}` for `{"a": {"b": 1}}`: every value that is not an object, by its dotted
     name.
     """
-    values: dict[str, Any] = {}
+    values: dict[str, T] = {}
     for name, value in content.items():
         values |= (
             flat(value, f"{prefix}{name}.")

@@ -34,6 +34,8 @@ OTHER_ENDINGS = (".txt", *TABLE_ENDINGS)
 """Endings of files that a user may mistake for prompt files; the lines of a text are rows of a
 dataset all the same.
 """
+Message = dict[str, Any]
+"""A message of a dialogue in whatever form a dataset has it: `role` and `content`, or `from` and `value`."""
 LocatedRow = tuple[str, Row]
 """The position of a row in its file, for error messages, and its columns."""
 DECODER = json.JSONDecoder(parse_int=whole_number)
@@ -218,7 +220,7 @@ def system_text(value: Any) -> str:
     return "\n\n".join(str(_text(message)) for message in opening).strip()
 
 
-def _messages(value: Any) -> list[dict[str, Any]]:
+def _messages(value: Any) -> list[Message]:
     if not isinstance(value, list):
         return []
     return [
@@ -227,11 +229,11 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _role(message: dict[str, Any]) -> str:
+def _role(message: Message) -> str:
     return str(message.get("role", message.get("from"))).lower()
 
 
-def _text(message: dict[str, Any]) -> Any:
+def _text(message: Message) -> Any:
     content = message["content"] if "content" in message else message["value"]
     if not isinstance(content, list):
         return content

@@ -142,7 +142,7 @@ class ExampleRow(Struct, frozen=True, forbid_unknown_fields=True):
     them.
     """
 
-    row: dict[str, Any]
+    row: Row
     text: str = ""
     turns: tuple[str, ...] = ()
 

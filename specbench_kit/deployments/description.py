@@ -13,7 +13,8 @@ from typing import Literal, TypeVar
 from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.core.option import OptionValues
+from specbench_kit.core.typed_json import JsonValue, Written, convert
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, LeapModel, TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint
@@ -23,7 +24,9 @@ from specbench_kit.runs.deployment import (
     DeploymentOf,
     EndpointDescription,
     EndpointOf,
+    LatencyDescription,
 )
+from specbench_kit.runs.document import RunFields
 
 D = TypeVar("D")
 E = TypeVar("E")
@@ -52,7 +55,7 @@ ENDPOINTS = ("drafter", "verifier", "colocated")
 _FORMS = {model: form for form, model in STORED_MODELS.items()}
 
 
-def describe(deployment: Deployment) -> JsonObject:
+def describe(deployment: Deployment) -> Written:
     """Return the content of `deployment` in `run.json`; a bandwidth of null is unlimited."""
     content = asdict(described(deployment))
     # What a deployment does not have is left out, as older files, which know nothing of it, do.
@@ -69,7 +72,7 @@ def described(deployment: Deployment) -> DeploymentDescription:
     return _with_endpoints(DeploymentDescription, deployment, _endpoint_description)
 
 
-def restore(described: JsonObject | DeploymentDescription) -> Deployment:
+def restore(described: Written | DeploymentDescription) -> Deployment:
     """Return the deployment with every number that decides its time and its price; nothing is read
     from this machine.
 
@@ -115,7 +118,7 @@ def _with_latencies(
     )
 
 
-def _values(record: DeploymentOf[E] | EndpointOf[L]) -> dict[str, object]:
+def _values(record: DeploymentOf[E] | EndpointOf[L]) -> OptionValues:
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
@@ -133,17 +136,17 @@ class _StoredLatency(Struct):
     ]
 
 
-def restore_latency(described: JsonObject) -> LatencyModel:
+def restore_latency(described: LatencyDescription) -> LatencyModel:
     """Return the latency model that an endpoint's field `latency` describes."""
     model = STORED_MODELS[convert(_StoredLatency, described).form]
     return convert(model, described)
 
 
-def _latency(model: LatencyModel) -> JsonObject:
+def _latency(model: LatencyModel) -> LatencyDescription:
     return {"form": _FORMS[type(model)], **asdict(model)}  # type: ignore[call-overload]
 
 
-def describe_time(deployment: Deployment | None) -> dict[str, object]:
+def describe_time(deployment: Deployment | None) -> RunFields:
     """Return what `run.json` says of time: that it was measured here, or the deployment that it was
     modelled for.
     """
@@ -162,14 +165,14 @@ def digest(deployment: Deployment) -> str:
     numbers = {
         "drafter": _fields(content["drafter"], TIMED),
         "verifier": _fields(content["verifier"], TIMED),
-        "link": {**content["link"], "seed": None},
+        "link": {**asdict(deployment.link), "seed": None},
         **_fields(content, ("placement", "predictor_s")),
     }
     return sha256(json.dumps(_without_zeros(numbers), sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
-def _fields(content: JsonObject, names: Iterable[str]) -> JsonObject:
-    return {name: content.get(name) for name in names}
+def _fields(content: JsonValue, names: Iterable[str]) -> Written:
+    return {name: content.get(name) for name in names} if isinstance(content, Mapping) else {}
 
 
 def _without_zeros(value: object) -> object:
@@ -187,7 +190,7 @@ drafted.
 """
 
 
-def describe_range(ends: Iterable[str], decisions: str) -> dict[str, object]:
+def describe_range(ends: Iterable[str], decisions: str) -> RunFields:
     """Return what `run.json` says of the range of derived times: the names of its ends, in the
     order of records.
     """

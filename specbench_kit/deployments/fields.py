@@ -7,10 +7,10 @@ from copy import deepcopy
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import IMPOSSIBLE, Endpoint
 from specbench_kit.profilers import cards, loading
 from specbench_kit.profilers.base import COEFFICIENTS, Profile, Role
+from specbench_kit.profilers.cards import Table
 from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.roofline import judge
 from specbench_kit.profilers.software import KERNELS, describe
@@ -50,7 +50,7 @@ LONGEST_RTT_S = 10.0
 """Seconds from which on a round trip is taken to have been written in milliseconds."""
 
 
-def replace_fields(content: JsonObject, values: Mapping[str, Value], folder: Path) -> JsonObject:
+def replace_fields(content: Table, values: Mapping[str, Value], folder: Path) -> Table:
     """Return a copy of a deployment's content with other values; `folder` is where its profiles are
     looked up.
 

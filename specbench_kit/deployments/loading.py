@@ -11,7 +11,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields as struct_fields
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.typed_json import Amount, JsonObject, shown
+from specbench_kit.core.option import OptionValues
+from specbench_kit.core.typed_json import Amount, Written, shown
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
 from specbench_kit.deployments.base import Deployment, Endpoint
@@ -53,7 +54,7 @@ class Definition:
 
     path: Path
     label: str
-    content: JsonObject
+    content: Table
     changes: tuple[str, ...] = ()
 
     @property
@@ -367,16 +368,16 @@ def under_engine(
     )
 
 
-MEASURED: dict[str, object] = {
+MEASURED: Written = {
     "name": LOCAL,
     "summary": "measured on this machine; the default",
     "time_kind": "measured",
 }
 
 
-def entries() -> list[dict[str, object]]:
+def entries() -> list[Written]:
     """Return one object per deployment, this machine first."""
-    listed: list[dict[str, object]] = [MEASURED]
+    listed = [MEASURED]
     for definition in bundled().values():
         described = describe(definition.build())
         sweep = {"sweep": dict(values)} if (values := definition.content.get("sweep")) else {}
@@ -443,7 +444,7 @@ def settable_fields(name: str) -> list[SettableField]:
     )
     definition = find(name)
     definition.build()  # which checks the content
-    sections: dict[str, dict[str, object]] = {
+    sections: dict[str, OptionValues] = {
         "drafter": {field.name: field.default for field in struct_fields(_DrafterTable)},
         "verifier": {field.name: field.default for field in struct_fields(_VerifierTable)},
         "colocated": {field.name: field.default for field in struct_fields(_ModelTable)},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.specs import from_options
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.profilers.cards import Table
 from specbench_kit.profilers.devices import Device, find_device
 from specbench_kit.profilers.engine_costs import find_engine_costs
 from specbench_kit.profilers.prices import read_prices
@@ -47,7 +47,7 @@ class ServerScene:
         """The architecture card of what drafts."""
         return f"{self.drafter}:{self.target}" if self.drafter in VARIANTS else self.drafter
 
-    def content(self) -> JsonObject:
+    def content(self) -> Table:
         """Return what a file of this deployment would hold."""
         device = find_device(self.gpu)
         self._require_room(device)

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoTokenizer
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.typed_json import JsonObject, stated
+from specbench_kit.core.typed_json import stated
 from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.drafting.base import DRAFT, Capability
@@ -42,6 +42,7 @@ from specbench_kit.models.vocabulary_map import unshared
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.document import RunFields
 
 GIB = 1 << 30
 REMEMBERED = 1 << 18
@@ -214,7 +215,7 @@ def _describe(
     method: Method,
     models: _Models,
     runners: Mapping[str, Runner],
-) -> dict[str, object]:
+) -> RunFields:
     """Return the content of `run.json`; null stands for what an engine does not tell its
     drafter.
     """
@@ -281,7 +282,7 @@ class RunRecorder:
     """
 
     out: Path | None
-    description: JsonObject
+    description: RunFields
     most: int
     overhead: Overhead
     recorded: int = 0

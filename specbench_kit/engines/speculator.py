@@ -85,7 +85,7 @@ class Overhead:
         self.draft_s += seconds.get("draft", 0.0) + seconds.get("prefill", 0.0)
         self.engine_s += seconds.get("verify", 0.0)
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> dict[str, float]:
         """Return the sums as `run.json` holds them."""
         return asdict(self)
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import from_options
-from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods, require
+from specbench_kit.methods.base import (
+    Capability,
+    Environment,
+    Method,
+    MethodInputs,
+    Policy,
+    methods,
+    require,
+)
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
@@ -105,7 +113,7 @@ class ArmsMethod(Method):
     def decision_s(self) -> float:
         return max(rule.decision_s for rule in self.rules)
 
-    def uses(self) -> Mapping[str, object]:
+    def uses(self) -> MethodInputs:
         arms = [dict(rule.uses()) for rule in self.rules]
         return {"arms": arms} if any(arms) else {}
 

@@ -19,6 +19,7 @@ from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.policy import Chains, Child, LevelPolicy, Policy, StopRule
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
+from specbench_kit.runs.document import MethodInputs
 
 __all__ = [
     "GROUPS",
@@ -32,6 +33,7 @@ __all__ = [
     "LevelPolicy",
     "LinkCosts",
     "Method",
+    "MethodInputs",
     "Pipeline",
     "Policy",
     "StepBudget",
@@ -414,7 +416,7 @@ class Method(ABC):
         """
         return self
 
-    def uses(self) -> Mapping[str, object]:
+    def uses(self) -> MethodInputs:
         """Return what a prepared method read from its environment that decides what it does; runs
         record it.
         """

@@ -4,7 +4,7 @@ them.
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from math import ceil, isfinite, sqrt
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ScaledLatency
-from specbench_kit.methods.base import LATENCIES, Environment, Group, Latencies, Method, Policy
+from specbench_kit.methods.base import (
+    LATENCIES,
+    Environment,
+    Group,
+    Latencies,
+    Method,
+    MethodInputs,
+    Policy,
+)
 from specbench_kit.methods.round_costs import RoundTime, round_s, verify_s
 
 if TYPE_CHECKING:
@@ -60,11 +68,11 @@ class LatencyAware(Method):
         )
         return ready
 
-    def uses(self) -> Mapping[str, object]:
+    def uses(self) -> MethodInputs:
         if self.latencies is None:
             return {}
         draft, verify, link = self.latencies
-        models: dict[str, object] = {"draft": asdict(draft), "verify": asdict(verify)}  # type: ignore[call-overload]
+        models: dict[str, MethodInputs] = {"draft": asdict(draft), "verify": asdict(verify)}  # type: ignore[call-overload]
         if link is not None:
             # JSON has no infinity: a bandwidth that is not stated is unlimited.
             models["link"] = {

@@ -1,6 +1,5 @@
 """The method `prompt-lookup`: chains of constant length by n-gram matching."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -8,7 +7,15 @@ from types import MappingProxyType
 from specbench_kit.core.option import OptionValues
 from specbench_kit.decoding.drafting.base import Drafting
 from specbench_kit.decoding.latency import LatencyModel
-from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods, require
+from specbench_kit.methods.base import (
+    Capability,
+    Environment,
+    Method,
+    MethodInputs,
+    Policy,
+    methods,
+    require,
+)
 from specbench_kit.methods.fixed_k import FixedK
 
 # Fitted to the rounds of 768 answers of SmolLM2-135M-Instruct (chat, summaries, questions, code,
@@ -88,7 +95,7 @@ class PromptLookup(Method):
         object.__setattr__(ready, "chosen", by)
         return ready
 
-    def uses(self) -> Mapping[str, object]:
+    def uses(self) -> MethodInputs:
         return {"k_by": self.chosen} if self.chosen else {}
 
     def chosen_options(self) -> OptionValues:

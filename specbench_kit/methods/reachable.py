@@ -1,12 +1,12 @@
 """The best stopping criterion over the chances of a predictor, as the rung below the oracle."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.methods.base import Environment, Latencies, Method, Policy, methods
+from specbench_kit.methods.base import Environment, Latencies, Method, MethodInputs, Policy, methods
 from specbench_kit.methods.latency_aware import LatencyAware
 from specbench_kit.methods.predictor_based import PREDICTOR, PreparedWithPredictor, load_predictor
 from specbench_kit.methods.round_costs import draft_s, link_s, verify_s
@@ -64,7 +64,7 @@ class _PreparedReachable(PreparedWithPredictor):
     options: Reachable
     display_name = Reachable.display_name
 
-    def uses(self) -> Mapping[str, object]:
+    def uses(self) -> MethodInputs:
         names = ("family", "created", "sha256", "decision_s", "decision_origin")
         facts = {name: getattr(self.predictor, name) for name in names}
         facts["expected_calibration_error"] = self.predictor.calibration_error

@@ -5,7 +5,7 @@ with a known probability.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +19,7 @@ from specbench_kit.methods.base import (
     Environment,
     Latencies,
     Method,
+    MethodInputs,
     Policy,
     methods,
     require,
@@ -206,7 +207,7 @@ class Sequoia(LatencyAware):
         object.__setattr__(prepared, "table", table)
         return prepared
 
-    def uses(self) -> Mapping[str, object]:
+    def uses(self) -> MethodInputs:
         ranks = (
             {}
             if self.table is None

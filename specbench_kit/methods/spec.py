@@ -11,6 +11,7 @@ from specbench_kit.core.option import OptionValues
 from specbench_kit.core.specs import init_fields, parse_spec
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import RunFields
 
 OWN = __name__.partition(".")[0]
 """The package of the kit's own methods."""
@@ -64,7 +65,7 @@ def with_option(spec: str, key: str, value: object) -> str:
     return f"{name}:{','.join([*stated, f'{key}={value}'])}"
 
 
-def describe_method(spec: str, method: Method) -> dict[str, object]:
+def describe_method(spec: str, method: Method) -> RunFields:
     """Return what `run.json` says of a method: its spec and resolved options without local folders,
     and its inputs.
 
@@ -76,7 +77,7 @@ def describe_method(spec: str, method: Method) -> dict[str, object]:
         for name, value in {**resolved_options(spec), **method.chosen_options()}.items()
     }
     uses = method.uses()
-    takes = (
+    takes: RunFields = (
         {"proposal": "top"}
         if method.proposal == "top" and method.uses_drafter and method.drafting.drawn
         else {}

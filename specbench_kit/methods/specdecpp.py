@@ -1,7 +1,7 @@
 """Stop once the probability that a drafted token is rejected has grown too large."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import Environment, Method, Policy, methods, require
+from specbench_kit.methods.base import Environment, Method, MethodInputs, Policy, methods, require
 from specbench_kit.methods.predictor_based import PREDICTOR, PreparedWithPredictor, load_predictor
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _PreparedSpecDecPp(PreparedWithPredictor):
     options: SpecDecPp
     display_name = SpecDecPp.display_name
 
-    def uses(self) -> Mapping[str, object]:
+    def uses(self) -> MethodInputs:
         names = ("family", "created", "sha256", "deployment", "decision_s", "decision_origin")
         facts = {name: getattr(self.predictor, name) for name in names}
         return {

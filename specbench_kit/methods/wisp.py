@@ -1,7 +1,7 @@
 """Stop at the first token that a learned predictor expects the target to reject."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from specbench_kit.methods.base import (
     Chains,
     Environment,
     Method,
+    MethodInputs,
     Policy,
     StopRule,
     methods,
@@ -106,7 +107,7 @@ class _PreparedWisp(PreparedWithPredictor):
     deployment: DeploymentKey
     display_name = Wisp.display_name
 
-    def uses(self) -> Mapping[str, object]:
+    def uses(self) -> MethodInputs:
         names = ("family", "created", "sha256", "decision_s", "decision_origin")
         facts = {name: getattr(self.predictor, name) for name in names} | {
             "threshold": self.tuned.threshold,

@@ -2,9 +2,12 @@
 Imports nothing heavy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import require_contents
@@ -240,38 +243,56 @@ def _load(factory: Any, label: str, folder: Path, **options: Any) -> Any:
         raise SkitError(f"cannot load model '{label}': {first_line(error)}") from error
 
 
-def entries() -> list[dict[str, Any]]:
+class ListedModel(Struct):
+    """A model of a pair that `skit list models` shows; its `sha256` is null if it is not known."""
+
+    title: str
+    repository: str
+    size_bytes: int
+    sha256: str | None
+
+
+class ListedPair(Struct):
+    """A pair that `skit list models` shows, with the folders of its models, null where they are not
+    here.
+    """
+
+    name: str
+    summary: str
+    licence: str
+    sources: Sequence[str]
+    here: bool
+    target: str | None
+    draft: str | None
+    models: list[ListedModel]
+
+
+def entries() -> list[ListedPair]:
     """Return an entry per named pair: what it is, its sizes, licence and sources, and whether it is
     here.
     """
     return [_entry(pair) for pair in NAMED_PAIRS.values()]
 
 
-def _entry(pair: NamedPair) -> dict[str, Any]:
+def _entry(pair: NamedPair) -> ListedPair:
     sizes = " + ".join(f"{model.title} {size_text(model.size_bytes)}" for model in pair.models)
     state = "HERE" if pair.is_fetched else f"Not here: skit fetch {pair.name}"
     draft = (
         BUNDLED_FOLDER / pair.name / "draft" if pair.draft is None else fetched_folder(pair.draft)
     )
-    return {
-        "name": pair.name,
-        "summary": f"{pair.summary}. {sizes}; {pair.licence}; from {' or '.join(pair.sources)}. {state}.",
-        "licence": pair.licence,
-        "sources": pair.sources,
-        "here": pair.is_fetched,
-        "target": _folder(fetched_folder(pair.target)),
-        "draft": _folder(draft),
-        "models": [_describe(model) for model in pair.models],
-    }
-
-
-def _describe(model: NamedModel) -> dict[str, Any]:
-    return {
-        "title": model.title,
-        "repository": model.repository,
-        "size_bytes": model.size_bytes,
-        "sha256": model.sha256 or None,
-    }
+    return ListedPair(
+        name=pair.name,
+        summary=f"{pair.summary}. {sizes}; {pair.licence}; from {' or '.join(pair.sources)}. {state}.",
+        licence=pair.licence,
+        sources=pair.sources,
+        here=pair.is_fetched,
+        target=_folder(fetched_folder(pair.target)),
+        draft=_folder(draft),
+        models=[
+            ListedModel(model.title, model.repository, model.size_bytes, model.sha256 or None)
+            for model in pair.models
+        ],
+    )
 
 
 def _folder(folder: Path | None) -> str | None:

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from specbench_kit.core.typed_json import Count, JsonObject
+from specbench_kit.core.typed_json import Count
 
 
 class ModelDescription(Struct):
@@ -51,7 +51,7 @@ class ModelDescription(Struct):
         ),
     ] = None
     ignored_settings: Annotated[
-        JsonObject | None,
+        dict[str, str] | None,
         Meta(
             description="sampling settings of the model that are not applied; null if there are none"
         ),

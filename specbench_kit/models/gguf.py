@@ -25,9 +25,12 @@ from math import log, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, to_builtins
+
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.files import replace_file, require_no_pointer
 from specbench_kit.core.plain_text import first_line
+from specbench_kit.core.typed_json import decode
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.models.gguf_tokenizer import (
     INSTEAD,
@@ -35,7 +38,13 @@ from specbench_kit.models.gguf_tokenizer import (
     correct_saved_tokens,
     correct_tokenizer,
 )
-from specbench_kit.models.weights.blocks import RECORD, read_record, tensor_table
+from specbench_kit.models.weights.blocks import (
+    RECORD,
+    ConvertedRecord,
+    TensorPlace,
+    read_record,
+    tensor_table,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -259,7 +268,7 @@ SCALING_NAMES = frozenset(
 )
 
 
-def _scaling(name: str, config: Any, metadata: Metadata) -> dict[str, Any] | None:
+def _scaling(name: str, config: Any, metadata: Metadata) -> dict[str, str | float] | None:
     """Return rope parameters in the names of transformers; None without scaling.
 
     As in llama.cpp, a factor is that of linear scaling where no type is stated, and 0 stands for no
@@ -402,7 +411,7 @@ def converted_folder(path: Path) -> Path:
 
 def _is_converted(folder: Path) -> bool:
     """Return whether a folder is complete, and was converted by today's rules."""
-    return read_record(folder).get("rules") == RULES_VERSION
+    return read_record(folder).rules == RULES_VERSION
 
 
 def original_file(checksum: str) -> Path | None:
@@ -411,12 +420,7 @@ def original_file(checksum: str) -> Path | None:
     """
     for name, entry in _read_index().items():
         path = Path(name)
-        if (
-            isinstance(entry, list)
-            and entry[-1] == checksum
-            and path.is_file()
-            and entry[:2] == _state(path)
-        ):
+        if entry and entry[-1] == checksum and path.is_file() and entry[:2] == _state(path):
             return path
     return None
 
@@ -425,8 +429,7 @@ def gguf_checksum(folder: Path) -> str | None:
     """Return the checksum of the GGUF file that a folder was converted from; None for other
     folders.
     """
-    checksum = read_record(folder).get("sha256")
-    return None if checksum is None else str(checksum)
+    return read_record(folder).sha256
 
 
 def content_hash(path: Path) -> str:
@@ -437,7 +440,7 @@ def content_hash(path: Path) -> str:
     key = str(path.resolve())
     state = _state(path)
     entry = index.get(key)
-    if isinstance(entry, list) and entry[:2] == state and isinstance(entry[-1], str):
+    if entry and entry[:2] == state and isinstance(entry[-1], str):
         return entry[-1]
     require_no_pointer(path)
     with path.open("rb") as file:
@@ -452,15 +455,12 @@ def content_hash(path: Path) -> str:
     return digest
 
 
-def _read_index() -> dict[str, Any]:
+def _read_index() -> dict[str, list[int | str]]:
     """Return the index of content hashes; empty without one."""
     try:
-        index: dict[str, Any] = json.loads(
-            (user_folder("models") / INDEX).read_text(encoding="utf-8")
-        )
+        return decode(dict[str, list[int | str]], (user_folder("models") / INDEX).read_bytes())
     except (OSError, ValueError):
         return {}
-    return index
 
 
 def _state(path: Path) -> list[int]:
@@ -493,16 +493,17 @@ def _write_converted(
     try:
         partial.mkdir(parents=True, exist_ok=True)
         tensors = _write_model(path, partial, reader, metadata)
-        record = {
-            "file": path.name,
-            "sha256": digest,
-            "tensor_types": metadata.types,
-            "dtype": "bfloat16",
-            "rules": RULES_VERSION,
+        record = ConvertedRecord(
+            file=path.name,
+            sha256=digest,
+            tensor_types=metadata.types,
+            dtype="bfloat16",
+            rules=RULES_VERSION,
             # Offsets of a file in several parts say nothing about its first.
-            "tensors": tensors if metadata.parts == 1 else {},
-        }
-        (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            tensors=tensors if metadata.parts == 1 else {},
+        )
+        text = json.dumps(to_builtins(record), indent=2) + "\n"
+        (partial / RECORD).write_text(text, encoding="utf-8")
         if _is_converted(
             folder
         ):  # another process was faster, and may be reading its folder already
@@ -522,7 +523,7 @@ def _write_converted(
 
 def _write_model(
     path: Path, folder: Path, reader: "GGUFReader", metadata: Metadata
-) -> dict[str, dict[str, object]]:
+) -> dict[str, TensorPlace]:
     """Write the configuration, tokenizer and bf16 weights of a GGUF file, corrected where
     transformers misreads it.
 
@@ -672,17 +673,25 @@ def _shape(tensor: "ReaderTensor") -> list[int]:
     return [int(size) for size in reversed(tensor.shape)]
 
 
+class WeightPlace(Struct, kw_only=True):
+    """The place of a tensor in a safetensors file, as its header has it."""
+
+    dtype: str = "BF16"
+    shape: list[int]
+    data_offsets: list[int]
+
+
 def header_of(shapes: Mapping[str, Sequence[int]]) -> bytes:
     """Return the beginning of a safetensors file of bf16 weights, which follow it in the same
     order.
     """
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, WeightPlace | dict[str, str]] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
         start = end
         end = end + 2 * prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
+        header[name] = WeightPlace(shape=list(shape), data_offsets=[start, end])
+    text = json.dumps(to_builtins(header), separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 

@@ -2,7 +2,17 @@
 
 from typing import NamedTuple
 
-from specbench_kit.papers.experiment import experiments
+from msgspec import Struct
+
+from specbench_kit.core.typed_json import convert
+from specbench_kit.papers.experiment import experiments, series_of
+
+
+class RowAverages(Struct):
+    """What a series of the experiment is computed from: average tokens per request and round."""
+
+    drafted: float
+    accepted: float
 
 
 class AblationRow(NamedTuple):
@@ -38,8 +48,8 @@ def ablation() -> dict[int, dict[str, AblationRow]]:
     for trace, rows in table.items():
         for name, method in METHODS.items():
             series = f"{name}, trace {trace}"
-            averages = experiment.options["series"][series]
+            averages = convert(RowAverages, series_of(experiment.options)[series])
             speedup = speedups[series]
             assert speedup is not None
-            rows[method] = AblationRow(averages["drafted"], averages["accepted"], speedup)
+            rows[method] = AblationRow(averages.drafted, averages.accepted, speedup)
     return table

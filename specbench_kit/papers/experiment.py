@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct, structs
 
 from specbench_kit.core.errors import MOST_SUGGESTED, SkitError, did_you_mean, require
-from specbench_kit.core.typed_json import JsonObject, convert
-from specbench_kit.papers.figure_row import Point
+from specbench_kit.core.option import OptionValues
+from specbench_kit.core.typed_json import convert
+from specbench_kit.papers.derived import Side, derived_of
+from specbench_kit.papers.figure_row import InputValue, Point, PointValue
 
 LIBRARY = Path(__file__).with_name("library")
 BOUNDS = ("at least", "at most")
@@ -34,13 +37,6 @@ NOT_THE_PAPERS = "not the paper's"
 """The role of a number of a series that changed inputs made something else."""
 STATED_ROLES = tuple(role for role in ROLES if role != HALF_FITTED)
 """Roles that a TOML file may state; what is half fitted follows from what its two sides are."""
-SIDES = {
-    "ratios": {"numerator": ("of", "at"), "denominator": ("over", "to")},
-    "differences": {"minuend": ("of", ""), "subtrahend": ("less", "")},
-}
-"""The sides of derived figures: each with the key of its figures, and the key of the point that it
-is taken at.
-"""
 WORLD = "world"
 """The file of a paper's library that holds the inputs of all its simulated experiments."""
 NAME = "@"
@@ -204,6 +200,96 @@ class Steps(Struct, frozen=True, forbid_unknown_fields=True):
     sentence: str
 
 
+class PublishedTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table `[[published]]`: one number for every combination of the lists in `where`.
+
+    The numbers are `values`, in the order of the combinations, or one `value` or bound for all of them; false stands
+    for a number that the kit's authors do not have. `role` and `measured` are those of the file where they are empty.
+    """
+
+    series: str
+    metric: str
+    value: int | float | bool = False
+    values: list[int | float | bool] | None = None
+    at_least: int | float | None = None
+    at_most: int | float | None = None
+    where: dict[str, InputValue] = {}
+    role: str = ""
+    fitted_to: str = ""
+    measured: str = ""
+    note: str = ""
+    null: int | float | None = None
+    points: int | float | None = None
+    unaffected: int | float | None = None
+
+    @property
+    def bound(self) -> tuple[str, float | bool]:
+        """The bound that the paper states, of `BOUNDS`, and its limit; "" and the value without a bound."""
+        limits = dict(zip(BOUNDS, (self.at_least, self.at_most), strict=True))
+        stated = ((bound, limit) for bound, limit in limits.items() if limit is not None)
+        return next(stated, ("", self.value))
+
+
+class ExperimentFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of an experiment's TOML file; `Experiment` says what its fields mean."""
+
+    command: str
+    summary: str
+    source: str
+    options: OptionValues
+    published: tuple[PublishedTable, ...] = ()
+    assumed: tuple[Assumed, ...] = ()
+    role: str = ""
+    measured: str = ""
+    against: str = ""
+    reading: str = ""
+    goal: float = 0.1
+    prevented: str = ""
+    sensitivity: OptionValues = {}
+    differs: dict[str, str] = {}
+    variants: tuple[tuple[str, ...], ...] = ()
+    takes: str = ""
+    steps: Steps | None = None
+
+
+class ClaimTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table `[main_claim]` of a paper's world."""
+
+    words: str
+    experiment: str
+    series: tuple[str, ...]
+    is_lead: bool = False
+
+
+class ContradictionTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table `[[contradiction]]` of a paper's world."""
+
+    claims: str
+    argument: str
+
+
+class NotComparedTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table `[[not_compared]]` of a paper's world."""
+
+    claim: str
+    because: str
+
+
+class WorldFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of a paper's `world.toml`; `World` says what its fields mean."""
+
+    title: str
+    commands: frozenset[str]
+    main_claim: ClaimTable
+    options: OptionValues = {}
+    assumed: tuple[Assumed, ...] = ()
+    contradiction: tuple[ContradictionTable, ...] = ()
+    not_compared: tuple[NotComparedTable, ...] = ()
+    names: OptionValues = {}
+    named: frozenset[str] = frozenset()
+    terms: dict[str, str] = {}
+
+
 class World(NamedTuple):
     """What all simulated experiments of a paper share: options of those `commands`, and assumed
     inputs.
@@ -215,14 +301,14 @@ class World(NamedTuple):
     """
 
     commands: frozenset[str]
-    options: JsonObject
-    assumed: tuple[JsonObject, ...]
+    options: OptionValues
+    assumed: tuple[Assumed, ...]
     main_claim: MainClaim
     contradictions: tuple[Contradiction, ...]
     not_compared: tuple[NotCompared, ...] = ()
-    names: Mapping[str, object] = {}
+    names: OptionValues = MappingProxyType({})
     named: frozenset[str] = frozenset()
-    terms: Mapping[str, str] = {}
+    terms: Mapping[str, str] = MappingProxyType({})
     title: str = ""
 
 
@@ -241,14 +327,14 @@ class Experiment:
     command: str
     summary: str
     source: str
-    options: JsonObject
+    options: OptionValues
     published: tuple[Published, ...]
     assumed: tuple[Assumed, ...] = ()
     against: str = ""
     reading: str = ""
     goal: float = 0.1
     prevented: str = ""
-    sensitivity: JsonObject = field(default_factory=dict)
+    sensitivity: OptionValues = field(default_factory=dict)
     differs: Mapping[str, str] = field(default_factory=dict)
     """Inputs of the paper's world that are different here, each with the reason."""
     variants: tuple[tuple[str, ...], ...] = ()
@@ -270,10 +356,13 @@ def experiments() -> dict[str, Experiment]:
         if path.stem != WORLD
     }
     shared = worlds()
-    read = {name: tomllib.loads(path.read_text(encoding="utf-8")) for name, path in files.items()}
+    read = {
+        name: parse_file(name, tomllib.loads(path.read_text("utf-8")))
+        for name, path in files.items()
+    }
     return {
-        name: build_experiment(name, in_world(name, content, shared[files[name].parent.name]))
-        for name, content in read.items()
+        name: _experiment_of(name, in_world(name, file, shared[files[name].parent.name]))
+        for name, file in read.items()
     }
 
 
@@ -296,64 +385,64 @@ def find_experiments(name: str) -> list[Experiment]:
     return matches
 
 
-def build_experiment(name: str, content: JsonObject) -> Experiment:
-    """Return the experiment of a parsed TOML file; raise SkitError where a key is wrong."""
-    fields = dict(content)
+def parse_file(name: str, content: OptionValues) -> ExperimentFile:
+    """Return what a parsed TOML file says; raise SkitError where a key is wrong."""
     try:
-        shared = {"role": fields.pop("role", ""), "measured": fields.pop("measured", "")}
-        published = [
-            n
-            for table in fields.pop("published", [])
-            for n in _published_numbers({**shared, **table})
-        ]
-        assumed = [
-            Assumed(
-                **{
-                    **table,
-                    "values": tuple(table.get("values", ())),
-                    "inputs": tuple(table.get("inputs", ())),
-                }
-            )
-            for table in fields.pop("assumed", [])
-        ]
-        variants = tuple(map(tuple, fields.pop("variants", ())))
-        unknown = {series for several in variants for series in several} - {
-            number.series for number in published
-        }
-        require(not unknown, f"variants without a published number: {', '.join(sorted(unknown))}")
-        published = _with_half_fitted(published, fields["options"])
-        steps = convert(Steps, fields.pop("steps")) if "steps" in fields else None
-        return Experiment(
-            name,
-            published=tuple(published),
-            assumed=tuple(assumed),
-            variants=variants,
-            steps=steps,
-            **fields,
-        )
-    except (KeyError, TypeError, ValueError, SkitError) as error:
+        return convert(ExperimentFile, content)
+    except ValueError as error:
         raise SkitError(f"the experiment {name}: {error}") from error
 
 
-def _with_half_fitted(published: Sequence[Published], options: JsonObject) -> list[Published]:
+def build_experiment(name: str, content: OptionValues) -> Experiment:
+    """Return the experiment of a parsed TOML file; raise SkitError where a key is wrong."""
+    return _experiment_of(name, parse_file(name, content))
+
+
+def _experiment_of(name: str, file: ExperimentFile) -> Experiment:
+    try:
+        published = [
+            number for table in file.published for number in _published_numbers(table, file)
+        ]
+        unknown = {series for several in file.variants for series in several} - {
+            number.series for number in published
+        }
+        require(not unknown, f"variants without a published number: {', '.join(sorted(unknown))}")
+        return Experiment(
+            name,
+            file.command,
+            file.summary,
+            file.source,
+            file.options,
+            tuple(_with_half_fitted(published, file.options)),
+            file.assumed,
+            file.against,
+            file.reading,
+            file.goal,
+            file.prevented,
+            file.sensitivity,
+            file.differs,
+            file.variants,
+            file.takes,
+            file.steps,
+        )
+    except (ValueError, SkitError) as error:
+        raise SkitError(f"the experiment {name}: {error}") from error
+
+
+def _with_half_fitted(published: Sequence[Published], options: OptionValues) -> list[Published]:
     """Return the numbers; predicted ratios and differences of which one side was fitted become half
     fitted.
     """
-    sides = {
-        label: [
-            (side, [spec[key]] if isinstance(spec[key], str) else spec[key], spec.get(point, {}))
-            for side, (key, point) in SIDES[kind].items()
-        ]
-        for kind in SIDES
-        for label, spec in options.get(kind, {}).items()
-    }
+    sides: dict[str, list[Side]] = {}
+    for side in derived_of(options).sides:
+        sides.setdefault(side.label, []).append(side)
     marked = list(published)
     for place, number in enumerate(published):
         fitted_to = [
-            f"{found.fitted_to}, in the {side}"
-            for side, figures, point in sides.get(number.series, ())
+            f"{found.fitted_to}, in the {side.name}"
+            for side in sides.get(number.series, ())
             for found in marked
-            if found.fitted_to and _is_part(found, figures, {**number.where, **point})
+            if found.fitted_to and _is_part(found, side.figures, {**number.where, **side.point})
         ]
         if number.role == PREDICTED and fitted_to:
             words = "; ".join(dict.fromkeys(fitted_to))
@@ -368,6 +457,29 @@ def _is_part(number: Published, figures: Sequence[str], point: Point) -> bool:
     return f"{number.series}/{number.metric}" in figures and number.where.items() <= point.items()
 
 
+class SeedOptions(Struct):
+    """The options about seeds: the first one, and how many there are if that is stated."""
+
+    seed: int = 0
+    seeds: int | None = None
+
+    @classmethod
+    def of(cls, options: OptionValues) -> "SeedOptions":
+        """Return those among the options of an experiment."""
+        return convert(cls, options)
+
+
+class SeriesTable(Struct):
+    """The series among an experiment's options: the inputs of each by its label."""
+
+    series: dict[str, dict[str, InputValue]] = {}
+
+
+def series_of(options: OptionValues) -> Mapping[str, Mapping[str, InputValue]]:
+    """Return the inputs of every series among the options of an experiment, by label."""
+    return convert(SeriesTable, options).series
+
+
 def worlds() -> dict[str, World]:
     """Return the world of every paper: the inputs of its simulated experiments, and what its
     numbers exclude.
@@ -375,55 +487,57 @@ def worlds() -> dict[str, World]:
     return {file.parent.name: _read_world(file) for file in sorted(LIBRARY.glob(f"*/{WORLD}.toml"))}
 
 
-def _read_world(file: Path) -> World:
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
+def _read_world(path: Path) -> World:
+    try:
+        file = convert(WorldFile, tomllib.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise SkitError(f"{path}: {error}") from error
     return World(
-        title=content["title"],
-        commands=frozenset(content["commands"]),
-        options=content.get("options", {}),
-        assumed=tuple(content.get("assumed", ())),
-        main_claim=MainClaim(
-            **{**content["main_claim"], "series": tuple(content["main_claim"]["series"])}
-        ),
-        contradictions=tuple(Contradiction(**entry) for entry in content.get("contradiction", ())),
-        not_compared=tuple(NotCompared(**entry) for entry in content.get("not_compared", ())),
-        names=content.get("names", {}),
-        named=frozenset(content.get("named", ())),
-        terms=content.get("terms", {}),
+        title=file.title,
+        commands=file.commands,
+        options=file.options,
+        assumed=file.assumed,
+        main_claim=MainClaim(**structs.asdict(file.main_claim)),
+        contradictions=tuple(Contradiction(**structs.asdict(own)) for own in file.contradiction),
+        not_compared=tuple(NotCompared(**structs.asdict(own)) for own in file.not_compared),
+        names=file.names,
+        named=file.named,
+        terms=file.terms,
     )
 
 
-def in_world(name: str, content: JsonObject, world: World) -> JsonObject:
+def in_world(name: str, file: ExperimentFile, world: World) -> ExperimentFile:
     """Return an experiment with the inputs and assumptions of its paper's world, if it is one of
     the world's commands.
 
     Raise SkitError where the experiment gives one of the world's inputs another value and does not
     say why.
     """
-    if content["command"] in world.commands:
-        _require_named(name, content["options"], world, content.get("differs", {}))
-    options = {key: _named(name, value, world) for key, value in content["options"].items()}
-    content = {**content, "options": options}
-    if content["command"] not in world.commands:
-        return content
-    unsaid = (content["options"].keys() & world.options.keys()) - content.get("differs", {}).keys()
+    if file.command in world.commands:
+        _require_named(name, file.options, world, file.differs)
+    options = {key: _named(name, value, world) for key, value in file.options.items()}
+    if file.command not in world.commands:
+        return structs.replace(file, options=options)
+    unsaid = (options.keys() & world.options.keys()) - file.differs.keys()
     require(not unsaid, f"{name} changes {', '.join(sorted(unsaid))} of the paper's world unsaid")
-    own = {assumed["name"] for assumed in content.get("assumed", [])}
-    shared = [assumed for assumed in world.assumed if assumed["name"] not in own]
-    return {
-        **content,
-        "options": {**world.options, **content["options"]},
-        "assumed": [*content.get("assumed", []), *shared],
-    }
+    own = {assumed.name for assumed in file.assumed}
+    shared = [assumed for assumed in world.assumed if assumed.name not in own]
+    return structs.replace(
+        file, options={**world.options, **options}, assumed=(*file.assumed, *shared)
+    )
 
 
 def _require_named(
-    name: str, options: JsonObject, world: World, differs: Mapping[str, str]
+    name: str, options: OptionValues, world: World, differs: Mapping[str, str]
 ) -> None:
     """Raise SkitError for a value of an experiment or of one of its series that is not one of the
     world's, unsaid.
     """
-    for label, entry in [*options.get("series", {}).items(), ("its systems", options)]:
+    entries: list[tuple[str, OptionValues]] = [
+        *series_of(options).items(),
+        ("its systems", options),
+    ]
+    for label, entry in entries:
         own = {
             key for key in world.named & entry.keys() - differs.keys() if not _is_named(entry[key])
         }
@@ -458,48 +572,40 @@ def _named(name: str, value: object, world: World) -> object:
     return world.names[key]
 
 
-def _published_numbers(table: JsonObject) -> Iterator[Published]:
+def _published_numbers(table: PublishedTable, file: ExperimentFile) -> Iterator[Published]:
     """Yield one number for every combination of the lists in `where`; a value of false stands for a
     missing number.
     """
-    role = table["role"]
-    fitted_to = table.get("fitted_to", "")
+    role = table.role or file.role
     known = ", ".join(STATED_ROLES)
     require(
         role in STATED_ROLES,
-        f"{table['series']}, {table['metric']}: the role is one of {known}, not '{role}'",
+        f"{table.series}, {table.metric}: the role is one of {known}, not '{role}'",
     )
     require(
-        (role == "fitted") == bool(fitted_to),
-        f"{table['series']}, {table['metric']}: a fitted number, and no other, says in fitted_to what was chosen",
+        (role == "fitted") == bool(table.fitted_to),
+        f"{table.series}, {table.metric}: a fitted number, and no other, says in fitted_to what was chosen",
     )
-    where: JsonObject = table.get("where", {})
-    axes = {axis: values for axis, values in where.items() if isinstance(values, list)}
+    axes = {axis: values for axis, values in table.where.items() if isinstance(values, list)}
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    bound = next((bound for bound in BOUNDS if bound.replace(" ", "_") in table), "")
-    single = table[bound.replace(" ", "_")] if bound else table.get("value", False)
-    values: Sequence[float | bool] = table.get("values", [single] * len(points))
+    bound, single = table.bound
+    values = table.values or [single] * len(points)
     require(
         len(values) == len(points),
-        f"{table['series']}, {table['metric']}: {len(values)} values for {len(points)} places",
+        f"{table.series}, {table.metric}: {len(values)} values for {len(points)} places",
     )
     for point, value in zip(points, values, strict=True):
-        number = None if value is False else float(value)
         yield Published(
-            *(
-                table["series"],
-                table["metric"],
-                number,
-                {**where, **point},
-                table.get("note", ""),
-                bound,
-            ),
-            *(
-                role,
-                fitted_to,
-                table.get("null"),
-                table.get("points"),
-                table["measured"],
-                table.get("unaffected"),
-            ),
+            table.series,
+            table.metric,
+            None if value is False else float(value),
+            convert(dict[str, PointValue], {**table.where, **point}),
+            table.note,
+            bound,
+            role,
+            table.fitted_to,
+            table.null,
+            table.points,
+            table.measured or file.measured,
+            table.unaffected,
         )

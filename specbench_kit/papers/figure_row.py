@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.serving.figures import look_up
+from msgspec import to_builtins
+
+from specbench_kit.serving.figures import ServingPoint, look_up
 
 InputValue = bool | int | float | str | list[object]
 """The value of an input of an experiment, of whatever kind its option takes."""
@@ -26,10 +27,11 @@ class FigureRow:
     figures: Figures
 
     @classmethod
-    def of(cls, content: JsonObject) -> "FigureRow":
-        """Return the row that an object describes: its series, and by name figures, which are
-        objects themselves, and values of the point.
+    def of(cls, row: ServingPoint) -> "FigureRow":
+        """Return the row of a served point: its series, and by name figures, which are objects
+        themselves, and values of the point.
         """
+        content = to_builtins(row)
         figures = {name: value for name, value in content.items() if isinstance(value, Mapping)}
         point = {
             name: value

@@ -4,7 +4,6 @@ code from it.
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
@@ -26,6 +25,8 @@ from specbench_kit.predictors.library import (
     TRAIN_AGAIN,
     WEIGHTS,
     CalibrationMetrics,
+    Facts,
+    HeaderDocument,
     PairHashes,
     PredictorHeader,
     ScalerHeader,
@@ -78,8 +79,8 @@ class Predictor:
     threshold: float
     operating_rule: str
     pair: PairHashes
-    training: Mapping[str, object] = field(default_factory=dict)
-    metrics: Mapping[str, object] = field(default_factory=dict)
+    training: Facts = field(default_factory=dict)
+    metrics: Facts = field(default_factory=dict)
     recommended: bool = False
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     max_draft: int = 8
@@ -286,7 +287,7 @@ def _restore(header: PredictorHeader, weights: bytes) -> Scorer:
     return scorer
 
 
-def _seal(document: Mapping[str, object]) -> str:
+def _seal(document: HeaderDocument) -> str:
     """Return the SHA-256 of a header's fields without `sha256`, whatever their layout in the
     file.
     """

@@ -157,7 +157,7 @@ class PredictorFamily(ABC):
         return missing_module_line(self.package)
 
     @property
-    def defaults(self) -> dict[str, Any]:
+    def defaults(self) -> Params:
         """Return hyper-parameters that do well without a search."""
         return {name: values[0] for name, values in self.space.items()}
 

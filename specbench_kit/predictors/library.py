@@ -3,7 +3,7 @@ heavy.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +21,12 @@ WEIGHTS = "weights.safetensors"
 TRAIN_AGAIN = "train it again with 'skit train-predictor'"
 
 
+Facts = Mapping[str, object]
+"""What a header says of a training or of its quality, for people; `TrainingOrigin` and
+`CalibrationMetrics` are the parts that the kit reads.
+"""
+HeaderDocument = Mapping[str, object]
+"""A header as its file holds it, which the hash in it seals as a whole."""
 NO_DRAFT_MODEL = "none"
 """Stands for the hash of a draft model if there is none; nothing was ever trained for it."""
 
@@ -66,8 +72,8 @@ class PredictorHeader(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pair: PairHashes
     recommended: bool
     created: str
-    training: dict[str, object]
-    metrics: dict[str, object]
+    training: Facts
+    metrics: Facts
     weights_sha256: str
     sha256: str
 
@@ -152,7 +158,7 @@ def find(pair: PairHashes, name: str | None = None, *, disturbed: bool = False) 
     return [folder for _, folder in sorted(ranked, key=lambda item: item[0], reverse=True)]
 
 
-def read_document(folder: Path) -> dict[str, object]:
+def read_document(folder: Path) -> HeaderDocument:
     """Return the JSON object of a header; raise ValueError if it is missing, damaged or of another
     schema.
     """
@@ -177,7 +183,7 @@ def read_document(folder: Path) -> dict[str, object]:
     return document
 
 
-def parse_header(document: dict[str, object]) -> PredictorHeader:
+def parse_header(document: HeaderDocument) -> PredictorHeader:
     """Return the typed header of a JSON object; raise ValueError with the name of the first wrong
     field.
     """
@@ -197,7 +203,36 @@ def read_file(path: Path) -> bytes:
         raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
 
 
-def entries() -> list[dict[str, object]]:
+class ListedPredictor(Struct):
+    """A predictor that `skit list predictors` shows."""
+
+    name: str
+    summary: str
+    family: str
+    pair: PairHashes
+    recommended: bool
+    created: str
+    features: list[str]
+    threshold: float
+    max_draft: int
+    operating_rule: str
+    auc: float
+    models: dict[str, str]
+    disturbed: list[str]
+    bundled: bool
+    folder: str
+
+
+class UnusablePredictor(Struct):
+    """A folder of a predictor that cannot be used, with the reason."""
+
+    name: str
+    bundled: bool
+    folder: str
+    summary: str
+
+
+def entries() -> list[ListedPredictor | UnusablePredictor]:
     """Return the entries of `skit list predictors`; an unusable one has only its name, its folder
     and the reason.
     """
@@ -238,9 +273,8 @@ def _origin(header: PredictorHeader) -> TrainingOrigin:
     return convert(TrainingOrigin, header.training)
 
 
-def _entry(folder: Path) -> dict[str, object]:
+def _entry(folder: Path) -> ListedPredictor | UnusablePredictor:
     is_bundled = folder.parent == BUNDLED
-    location = {"name": folder.name, "bundled": is_bundled, "folder": str(folder)}
     try:
         header = parse_header(read_document(folder))
         auc = convert(_ListedMetrics, header.metrics).classification.auc
@@ -251,7 +285,7 @@ def _entry(folder: Path) -> dict[str, object]:
         models = f"{names['target']} with {names['draft']}"
         disturbed = _origin(header).disturbed
     except (KeyError, ValueError) as error:
-        return {**location, "summary": f"cannot be used: {error}"}
+        return UnusablePredictor(folder.name, is_bundled, str(folder), f"cannot be used: {error}")
     summary = [
         *([f"DISTURBED MACHINE: {'; '.join(disturbed)}"] if disturbed else []),
         f"{header.family} for {models}",
@@ -260,19 +294,20 @@ def _entry(folder: Path) -> dict[str, object]:
         f"drafts of up to {header.max_draft}",
         *(["recommended"] if header.recommended else []),
     ]
-    return {
-        "name": folder.name,
-        "summary": ", ".join(summary),
-        "family": header.family,
-        "pair": {"target": header.pair.target, "draft": header.pair.draft},
-        "recommended": header.recommended,
-        "created": header.created,
-        "features": list(header.features),
-        "threshold": header.threshold,
-        "max_draft": header.max_draft,
-        "operating_rule": header.operating_rule,
-        "auc": auc,
-        "models": names,
-        "disturbed": list(disturbed),
-        **location,
-    }
+    return ListedPredictor(
+        name=folder.name,
+        summary=", ".join(summary),
+        family=header.family,
+        pair=header.pair,
+        recommended=header.recommended,
+        created=header.created,
+        features=list(header.features),
+        threshold=header.threshold,
+        max_draft=header.max_draft,
+        operating_rule=header.operating_rule,
+        auc=auc,
+        models=names,
+        disturbed=list(disturbed),
+        bundled=is_bundled,
+        folder=str(folder),
+    )

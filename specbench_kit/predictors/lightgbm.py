@@ -1,9 +1,11 @@
 """Gradient-boosted trees of LightGBM."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from msgspec import Struct
 
+from specbench_kit.core.typed_json import convert
 from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scorer, Space, families
 from specbench_kit.predictors.trees import BoostedTrees, Tree, TreeNodes, at_most
 
@@ -58,20 +60,42 @@ class LightGbm(PredictorFamily):
 
 def export(booster: "Booster") -> BoostedTrees:
     """Return the scorer of a lightgbm.Booster with a binary objective, cut after its best tree."""
-    dump = booster.dump_model(num_iteration=booster.best_iteration)
-    return BoostedTrees(TreeNodes.of(_tree(tree["tree_structure"]) for tree in dump["tree_info"]))
+    dump = convert(ModelDump, booster.dump_model(num_iteration=booster.best_iteration))
+    return BoostedTrees(TreeNodes.of(_tree(tree.tree_structure) for tree in dump.tree_info))
 
 
-def _tree(root: dict[str, Any]) -> Tree:
+class TreeNode(Struct):
+    """A node of a tree in LightGBM's dump of a model; a leaf has a value alone."""
+
+    split_feature: int = 0
+    threshold: float = 0.0
+    leaf_value: float = 0.0
+    left_child: "TreeNode | None" = None
+    right_child: "TreeNode | None" = None
+
+
+class DumpedTree(Struct):
+    """A tree in LightGBM's dump of a model."""
+
+    tree_structure: TreeNode
+
+
+class ModelDump(Struct):
+    """LightGBM's dump of a model, as far as a scorer needs it."""
+
+    tree_info: list[DumpedTree]
+
+
+def _tree(root: TreeNode) -> Tree:
     # Breadth-first: the list grows while it is walked, so that both children of a node stand side
     # by side.
     nodes = [root]
     left = []
     for node in nodes:
-        is_leaf = "left_child" not in node
-        left.append(-1 if is_leaf else len(nodes))
-        nodes += [] if is_leaf else [node["left_child"], node["right_child"]]
-    features = np.array([node.get("split_feature", 0) for node in nodes])
-    thresholds = at_most([node.get("threshold", 0.0) for node in nodes])
-    values = np.array([node.get("leaf_value", 0.0) for node in nodes])
+        children = [child for child in (node.left_child, node.right_child) if child is not None]
+        left.append(len(nodes) if children else -1)
+        nodes += children
+    features = np.array([node.split_feature for node in nodes])
+    thresholds = at_most([node.threshold for node in nodes])
+    values = np.array([node.leaf_value for node in nodes])
     return Tree(features, thresholds, np.array(left), np.array(left) + 1, values)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from msgspec import Meta, Struct, structs, to_builtins
 
 from specbench_kit.core.errors import require
+from specbench_kit.core.typed_json import Written, convert
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.cards import Size
 
@@ -413,9 +414,9 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         )
         return changed
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> Written:
         """Return the fields of the card that are not at their defaults, ready for TOML."""
-        fields: dict[str, object] = to_builtins(self)
+        fields: Written = to_builtins(self)
         return fields
 
     def config(self) -> "PretrainedConfig":
@@ -479,7 +480,23 @@ def architecture_of_config(config: Any) -> Architecture | None:
     text = config.get_text_config()
     if text.model_type not in FAMILIES or text.model_type in UNREADABLE:
         return None
-    return Architecture(**_attention_of(text), **_feed_forward_of(text), **_linear_of(text))
+    return convert(
+        Architecture,
+        {
+            "family": text.model_type,
+            "tied": bool(text.tie_word_embeddings),
+            # These model types gate the output of their attention, and no field says so.
+            "gated_attention": "linear_attention" in _layer_kinds(text),
+            **_attention_of(text),
+            **_feed_forward_of(text),
+            **_linear_of(text),
+        },
+    )
+
+
+def _layer_kinds(text: Any) -> list[str]:
+    """Return the kind of attention of every layer; none where the configuration names no kinds."""
+    return list(getattr(text, "layer_types", None) or [])
 
 
 def _first(text: Any, *names: str) -> int:
@@ -487,24 +504,20 @@ def _first(text: Any, *names: str) -> int:
     return next((value for name in names if (value := getattr(text, name, None))), 0)
 
 
-def _attention_of(text: Any) -> dict[str, Any]:
+def _attention_of(text: Any) -> dict[str, int]:
     heads, latent = text.num_attention_heads, _first(text, "kv_lora_rank")
-    kinds = list(getattr(text, "layer_types", None) or [])
+    kinds = _layer_kinds(text)
     windowed = kinds.count("sliding_attention")
-    shapes: dict[str, Any] = {
-        "family": text.model_type,
+    shapes = {
         "hidden_size": text.hidden_size,
         "layers": text.num_hidden_layers,
         "heads": heads,
         "kv_heads": 1 if latent else _first(text, "num_key_value_heads") or heads,
         "head_dim": _first(text, "qk_nope_head_dim", "head_dim") or text.hidden_size // heads,
         "vocabulary": text.vocab_size,
-        "tied": bool(text.tie_word_embeddings),
         "max_positions": text.max_position_embeddings,
         "window": _first(text, "sliding_window") if windowed else 0,
         "windowed_layers": windowed,
-        # These model types gate the output of their attention, and no field says so.
-        "gated_attention": "linear_attention" in kinds,
     }
     if selected := _first(text, "index_topk"):
         indexers = list(getattr(text, "indexer_types", None) or [])
@@ -525,7 +538,7 @@ def _attention_of(text: Any) -> dict[str, Any]:
     return shapes
 
 
-def _feed_forward_of(text: Any) -> dict[str, Any]:
+def _feed_forward_of(text: Any) -> dict[str, int]:
     experts = _first(text, "num_experts", "n_routed_experts", "num_local_experts")
     size = _first(text, "moe_intermediate_size", "intermediate_size") if experts else 0
     kinds = list(getattr(text, "mlp_layer_types", None) or [])
@@ -543,8 +556,8 @@ def _feed_forward_of(text: Any) -> dict[str, Any]:
     }
 
 
-def _linear_of(text: Any) -> dict[str, Any]:
-    kinds = list(getattr(text, "layer_types", None) or [])
+def _linear_of(text: Any) -> dict[str, int]:
+    kinds = _layer_kinds(text)
     if "linear_attention" not in kinds:
         return {}
     return {

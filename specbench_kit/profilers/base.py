@@ -9,7 +9,6 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.kernel_latency import KernelModel, KernelTables
 from specbench_kit.decoding.latency import (
     ENGINE,
@@ -24,7 +23,7 @@ from specbench_kit.decoding.latency import (
     sums_of,
 )
 from specbench_kit.profilers.architectures import Architecture
-from specbench_kit.profilers.cards import Size, Text
+from specbench_kit.profilers.cards import Size, Table, Text
 from specbench_kit.profilers.devices import Device
 
 Form = Literal["interactions", "context", "work", "served", "rounded", "kernels"]
@@ -148,8 +147,8 @@ class Profile(Struct, frozen=True):
     software: str = ""
     tensor_parallel: Annotated[int, Meta(ge=1, le=1024)] = 1
     samples: str | None = None
-    fit: JsonObject = {}
-    policy: JsonObject = {}
+    fit: Table = {}
+    policy: Table = {}
     architecture: Architecture | None = None
     device_card: Device | None = None
     kernels: KernelTables | None = None

@@ -18,8 +18,8 @@ Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Factor = Annotated[float, Meta(gt=0, le=100)]
 """A factor on a time."""
 _UnitShare = Annotated[float, Meta(ge=0, le=1)]
-Table = Mapping[str, object]
-"""A table of a TOML file, before a struct says what it holds."""
+Table = JsonObject
+"""A table of a TOML file that anybody may write, before a struct says what it holds."""
 _NOT_SECONDS: dict[str, Any] = {
     "tile": Rate,
     "corner": Annotated[float, Meta(ge=1, le=100)],
@@ -34,7 +34,7 @@ not be filled.
 Text = Annotated[str, Meta(min_length=1)]
 
 
-def read_toml(path: Path) -> JsonObject:
+def read_toml(path: Path) -> Table:
     """Return the content of a TOML file; raise SkitError if it cannot be read or is damaged."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ def read_toml(path: Path) -> JsonObject:
         raise SkitError(f"{path} is not valid TOML: {error}") from error
 
 
-def read_card(path: Path) -> tuple[str, JsonObject]:
+def read_card(path: Path) -> tuple[str, Table]:
     """Return the name and the fields of the card in a file of one's own.
 
     Its fields stand at the top, or below a name in brackets as in the bundled files; without a name

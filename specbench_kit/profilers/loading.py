@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs, to_builtins
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.typed_json import JsonObject, shown
+from specbench_kit.core.typed_json import shown
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import COEFFICIENTS, DEFAULTS, Form, Profile, Role
+from specbench_kit.profilers.cards import Table
 from specbench_kit.profilers.software import KERNELS
 from specbench_kit.runs.folder import write_text
 
@@ -201,7 +202,7 @@ def save(path: Path, profile: Profile) -> None:
     write_text(path, tomli_w.dumps(_without_empty({**content, "coefficients": coefficients})))
 
 
-def _without_empty(table: JsonObject) -> dict[str, object]:
+def _without_empty(table: Table) -> Table:
     """Return a table without null, which TOML does not have, and without empty texts and tables."""
     filled = {
         key: _without_empty(value) if isinstance(value, Mapping) else value

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject, convert, decode
+from specbench_kit.core.typed_json import convert, decode
 from specbench_kit.decoding.clock import MeasuringClock, read_processor_time
 from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.memory import free_bytes
@@ -52,6 +52,7 @@ from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.steps import measure_statistics
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.workload import Configuration
+from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.folder import (
     Defining,
     to_json,
@@ -89,7 +90,7 @@ class FinishedMeasurement:
     """
 
     folder: Path
-    run: JsonObject
+    run: RunFields
     workload: Mapping[str, WorkloadScale]
     results: Sequence[ProfileResult]
     policy: PolicyCosts = field(default_factory=PolicyCosts)
@@ -166,7 +167,7 @@ def _open_folder(
     parts: Sequence[ProfiledPart],
     rigs: Sequence[TimingRig],
     models: Mapping[str, ModelDescription],
-) -> tuple[Path, dict[str, object]]:
+) -> tuple[Path, RunFields]:
     """Return a new folder, or the one that is to be resumed, and the content of its `run.json`."""
     defining = {
         "models": [[model.name, model.hash] for model in models.values()],
@@ -180,7 +181,10 @@ def _open_folder(
     names = "-".join(str(model.name) for model in models.values())
     folder = unused_folder(settings.out, settings.command, names, defining)
     budget_s = settings.budget_s / len(parts)
-    run = {**describe_run(settings, profiled, models, "measured"), "defining": defining}
+    run: RunFields = {
+        **describe_run(settings, profiled, models, "measured"),
+        "defining": defining,
+    }
     run["workload"] = {
         part.role: {
             "configurations": len(part.configurations),
@@ -192,7 +196,7 @@ def _open_folder(
     return folder, run
 
 
-def _unfinished(out: Path, command: str, defining: Defining) -> tuple[Path, dict[str, object]]:
+def _unfinished(out: Path, command: str, defining: Defining) -> tuple[Path, RunFields]:
     """Return the newest folder of such a run that has no summary yet, and the content of its
     `run.json`.
     """
@@ -214,7 +218,7 @@ def _defining_of(folder: Path) -> Defining:
         return {}
 
 
-def _add_readings(folder: Path, run: dict[str, object], readings: MachineReadings) -> None:
+def _add_readings(folder: Path, run: RunFields, readings: MachineReadings) -> None:
     run["machine"] = [*convert(_StartedRun, run).machine, readings]
     write_text(folder / "run.json", to_json(run))
 

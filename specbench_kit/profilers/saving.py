@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from math import log
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct, field, structs, to_builtins
 
@@ -28,6 +28,7 @@ from specbench_kit.profilers.parts import (
 from specbench_kit.profilers.roofline import LimitVerdict, judge, roofline_of
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import RunFields
 
 SAVED = ("train", "test", "generalisation_gap", "cross_validation", "intervals")
 """The fields of a fit that its profile keeps."""
@@ -183,9 +184,9 @@ def describe_run(
     device: ProfiledDevice,
     models: Mapping[str, ModelDescription],
     time_kind: str,
-) -> dict[str, Any]:
+) -> RunFields:
     """Return the content of `run.json` without the workload."""
-    return {
+    run: RunFields = {
         "command": settings.command,
         "models": stated(models),
         "config": {
@@ -196,8 +197,8 @@ def describe_run(
             "seed": settings.seed,
         },
         "time_kind": time_kind,
-        **provenance.collect(settings.argv),
     }
+    return {**run, **provenance.collect(settings.argv)}
 
 
 def marked(profile: Profile, disturbed: Sequence[str], *, forced: bool) -> Profile:

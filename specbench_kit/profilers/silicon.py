@@ -17,6 +17,7 @@ from typing import Literal
 from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import Written
 from specbench_kit.decoding.kernel_latency import KernelTables
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import Architecture
@@ -325,9 +326,9 @@ def rising(table: Sequence[Sequence[float]]) -> list[list[float]]:
     return closest
 
 
-def _config(shapes: Architecture) -> dict[str, object]:
+def _config(shapes: Architecture) -> Written:
     """Return the configuration by which the package knows a model of these shapes."""
-    mixture: dict[str, object] = {
+    mixture: Written = {
         "num_experts": shapes.experts,
         "num_experts_per_tok": shapes.active_experts,
         "moe_intermediate_size": shapes.expert_size,

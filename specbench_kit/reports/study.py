@@ -23,7 +23,7 @@ from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.page_files import PLOTS, PageFiles
 from specbench_kit.reports.writing.drawing import Picture, safe_svg
 from specbench_kit.runs.directory import read_object
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.document import RunDescription, RunFields
 from specbench_kit.runs.folder import to_json, write_text
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ R = TypeVar("R")
 
 Tables = Mapping[str, Sequence[CsvRow]]
 """The rows of the tables that stand beside a page, by the names of their files."""
+
+
+Printed = JsonObject
+"""What `--json` prints of a study: the folders of its runs, its result, and what limits it."""
 
 
 class Parts(Protocol):
@@ -145,7 +149,7 @@ class StudyKind(ABC, Generic[D, R]):
         ]
         return (pages or written)[-1:]
 
-    def printed(self, study: "Study[D, R]") -> JsonObject:
+    def printed(self, study: "Study[D, R]") -> Printed:
         """Return what `--json` prints of a study."""
         return {"run_dirs": [str(study.folder)], "summary": [self.content(study.result)]}
 
@@ -218,7 +222,11 @@ class Study(Generic[D, R]):
 
 
 def finish(
-    kind: StudyKind[D, R], folder: Path, run: JsonObject, result: R, parts: Parts | None = None
+    kind: StudyKind[D, R],
+    folder: Path,
+    run: RunFields | JsonObject,
+    result: R,
+    parts: Parts | None = None,
 ) -> Study[D, R]:
     """Write all files of a study, and drop the intermediate results."""
     described = {"schema_version": VERSION, **run}

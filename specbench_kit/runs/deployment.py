@@ -192,8 +192,12 @@ class DeploymentOf(Generic[Device]):
     ] = field(default=None, kw_only=True)
 
 
+LatencyDescription = JsonObject
+"""A latency model by its form: the model's own coefficients, from which `restore_latency` makes it."""
+
+
 @dataclass(frozen=True, slots=True)
-class EndpointDescription(EndpointOf[JsonObject]):
+class EndpointDescription(EndpointOf[LatencyDescription]):
     """A device that runs one of the models, with its latency model as `run.json` states it."""
 
 

@@ -8,20 +8,20 @@ file and line.
 import json
 import re
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
-from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file, require_readable, unpack_xz
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.runs.document import RunDocument
+from specbench_kit.runs.document import RunDocument, RunFields
 from specbench_kit.runs.folder import (
     KEY_DIGITS,
     Defining,
@@ -56,7 +56,7 @@ _DEFINING = (
 _SLUG_LENGTH = 60
 
 
-def config_key(run: JsonObject) -> str:
+def config_key(run: RunFields) -> str:
     """Return the SHA-256 of what defines a run: two runs with the same key ask for the same work.
 
     Where the resolved options are known they count and the spec does not: `fixed-k` and
@@ -65,8 +65,9 @@ def config_key(run: JsonObject) -> str:
     return content_hash(_defining(run))
 
 
-def _defining(run: JsonObject) -> Defining:
-    defining = {name: run[name] for name in _DEFINING if name in run}
+def _defining(run: RunFields) -> Defining:
+    fields: Defining = run
+    defining = {name: fields[name] for name in _DEFINING if name in fields}
     if "options" in run:
         defining["method"] = run["method"].partition(":")[0]
     return defining
@@ -80,14 +81,14 @@ class RunDirectory:
     """
 
     path: Path
-    run: dict[str, Any]
+    run: RunFields
 
     def remove(self) -> None:
         """Delete the folder of a run that did not begin."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     @classmethod
-    def create(cls, out: Path, run: JsonObject) -> "RunDirectory":
+    def create(cls, out: Path, run: RunFields) -> "RunDirectory":
         """Make `<out>/<utc-time>-<method>-<dataset>-<hash>/` with its `run.json`."""
         run = {"schema_version": SCHEMA_VERSION, **run}
         content = to_json(run)
@@ -112,7 +113,7 @@ class RunDirectory:
             raise SkitError(
                 f"{path} is a report: name one of the runs that it lists at its end, which lie beside it"
             )
-        run = one_line_texts(read_object(path / "run.json"))
+        run = read_run(path / "run.json")
         version = run.get("schema_version")
         if not isinstance(version, int):
             raise SkitError(
@@ -255,7 +256,7 @@ def is_whole(folder: Path) -> bool:
     return _summary(folder).get("partial") is False
 
 
-def find_resumable(out: Path, described: Sequence[JsonObject]) -> list[RunDirectory]:
+def find_resumable(out: Path, described: Sequence[RunFields]) -> list[RunDirectory]:
     """Return for each described run the newest partial one below `out`, or the newest run if none
     is partial.
 
@@ -281,7 +282,7 @@ def find_resumable(out: Path, described: Sequence[JsonObject]) -> list[RunDirect
 
 
 def require_resumable(
-    out: Path, config: JsonObject, names: Collection[str], argv: Sequence[str]
+    out: Path, config: OptionValues, names: Collection[str], argv: Sequence[str]
 ) -> None:
     """Raise SkitError if no unfinished run below `out` has these options, before models and data
     are loaded.
@@ -292,10 +293,9 @@ def require_resumable(
     wanted = {"config": parse(json.dumps(config))}
     unfinished = {}
     for folder, defining in _unfinished(out).items():
-        recorded = defining.get("config", {})
-        unfinished[folder] = {
-            "config": {name: recorded[name] for name in names if name in recorded}
-        }
+        recorded = defining.get("config")
+        known = recorded if isinstance(recorded, Mapping) else {}
+        unfinished[folder] = {"config": {name: known[name] for name in names if name in known}}
     if wanted not in unfinished.values():
         finished = sorted((file.parent for file in out.glob("*/requests.jsonl")), reverse=True)
         raise nothing_to_resume(
@@ -303,7 +303,7 @@ def require_resumable(
         )
 
 
-def _unfinished(out: Path) -> dict[Path, JsonObject]:
+def _unfinished(out: Path) -> dict[Path, Defining]:
     """Return what defines each unfinished run below `out` that can be read."""
     found = {}
     for file in out.glob("*/run.json"):
@@ -314,10 +314,12 @@ def _unfinished(out: Path) -> dict[Path, JsonObject]:
     return found
 
 
-def _make_folder(out: Path, run: JsonObject) -> Path:
+def _make_folder(out: Path, run: RunFields) -> Path:
     # Folders of paths in a spec are left out: they say where files lie on this machine, and make
     # the name long.
-    specs = (re.sub(r"[^:=,]*[/\\]", "", spec) for spec in (run["method"], run["dataset"]["name"]))
+    dataset = run["dataset"] or {}
+    names = (run["method"], str(dataset["name"]))
+    specs = (re.sub(r"[^:=,]*[/\\]", "", spec) for spec in names)
     parts = [slug(spec)[:_SLUG_LENGTH] for spec in specs]
     for path in folder_candidates(out, *parts, config_key(run)[:KEY_DIGITS]):
         try:
@@ -341,6 +343,12 @@ def read_object(path: Path) -> JsonObject:
     if not isinstance(document, dict):
         raise SkitError(f"{path} holds no JSON object: it was not written by skit")
     return document
+
+
+def read_run(path: Path) -> RunFields:
+    """Return the fields of a `run.json`, with texts of one line, whatever version wrote them."""
+    run: RunFields = one_line_texts(read_object(path))
+    return run
 
 
 def read_records(path: Path) -> list[RequestRecord]:

@@ -6,20 +6,26 @@ out, or states as null, is not known. Fields that only one command writes, such 
 part of it: the report of that command reads them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, TypedDict, get_args, get_type_hints
 
 from msgspec import Meta, Struct, field
 
-from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
+from specbench_kit.core.option import OptionValues
+from specbench_kit.core.typed_json import Count, JsonObject, Number, Written, convert
 from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.models.description import ModelDescription
-from specbench_kit.runs.deployment import DeploymentDescription
+from specbench_kit.runs.deployment import DeploymentDescription, LatencyDescription
+from specbench_kit.runs.folder import Defining
 from specbench_kit.runs.machine.limits import MachineReadings
 
 ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
 """The fields that describe the software and the machine."""
+MethodInputs = JsonObject
+"""What a prepared method read from its environment that decides what it does, by its own names: a
+method of another package may record whatever JSON can hold.
+"""
 
 
 def doc(text: str) -> Meta:
@@ -204,7 +210,7 @@ class PreparedInputs(Struct):
     """The predictor that the method was prepared with, and the latencies that it plans by."""
 
     predictor: PredictorUse | None = None
-    latencies: JsonObject | None = None
+    latencies: dict[str, LatencyDescription] | None = None
 
 
 class ImportedFile(Struct):
@@ -365,7 +371,7 @@ class RunDescription(Struct, kw_only=True):
         ),
     ] = None
     options: Annotated[
-        JsonObject | None,
+        OptionValues | None,
         doc(
             "every option of the method with its value; "
             "null for commands that do not run one method"
@@ -386,7 +392,7 @@ class RunDescription(Struct, kw_only=True):
         ),
     ] = None
     uses: Annotated[
-        JsonObject, doc("predictor, thresholds and profiles that the method was prepared with")
+        MethodInputs, doc("predictor, thresholds and profiles that the method was prepared with")
     ] = field(default_factory=dict)
     dataset: Annotated[DatasetDescription, doc("the prompts of the run")] = field(
         default_factory=DatasetDescription
@@ -461,7 +467,7 @@ class RunDescription(Struct, kw_only=True):
     ] = None
 
     @classmethod
-    def read(cls, content: JsonObject) -> Self:
+    def read(cls, content: "RunFields | JsonObject") -> Self:
         """Return what the content of a `run.json` says; ValueError names a field of a wrong
         type.
         """
@@ -505,7 +511,7 @@ class RunDocument(RunDescription, kw_only=True):
         Count | None, doc("requests that were planned; null if that is not known")
     ] = None
     prompts: Annotated[
-        JsonObject | None,
+        dict[str, str] | None,
         doc("hash of the first prompt's tokens, by request; null if they are not stored"),
     ] = None
     left_out: Annotated[dict[str, str], doc("methods that could not run, with the reason")] = field(
@@ -553,3 +559,95 @@ class RunDocument(RunDescription, kw_only=True):
         A run on modelled time is decoded again from its start when it is resumed, and has no gap.
         """
         return bool(self.resumptions) and self.time_kind != "modelled"
+
+
+class LoweredOption(TypedDict):
+    """A method's option that limits its drafts, its default, and the lower value with which a trace
+    is replayed.
+    """
+
+    option: Annotated[str, doc("option that limits drafts")]
+    default: Annotated[int, doc("its default, in tokens")]
+    lowered: Annotated[int, doc("longest draft in tokens that the trace holds")]
+
+
+class ResumptionFields(TypedDict):
+    """An entry of the field `resumptions` as it is written."""
+
+    when: str
+    commit: str | None
+    dirty: bool | None
+    versions: Mapping[str, str]
+    platform: str
+    hardware: Mapping[str, str | float | None]
+    threads: str | float | None
+    done: int
+
+
+class RangeFields(TypedDict, total=False):
+    """The field `range` as it is written."""
+
+    ends: Sequence[str]
+    decisions: str
+    missing: str
+
+
+class TuningFields(TypedDict, total=False):
+    """The field `tuning` as it is written."""
+
+    file: str
+    is_untuned: bool
+    doubts: Sequence[str]
+
+
+class RunFields(TypedDict, total=False):
+    """The fields of a `run.json` as commands write them; `RunDescription` and its kinds read them.
+
+    Each command writes some of them. A file may hold further ones, which stay in it.
+    """
+
+    schema_version: int
+    command: str
+    method: str
+    method_source: str
+    options: OptionValues
+    proposal: str
+    uses: MethodInputs
+    seen_prompts: int
+    dataset: Written | None
+    models: Written
+    number_formats: Written
+    config: OptionValues
+    time_kind: str
+    deployment: Written
+    deployments: Mapping[str, Written]
+    range: RangeFields
+    trace: Written
+    imported: Written
+    files: Sequence[str]
+    doubts: Sequence[str]
+    workload: Written
+    device_memory_bytes: float
+    defining: Defining
+    requests: int
+    prompts: Mapping[str, str]
+    sample_reason: str | None
+    lowered_limits: Mapping[str, LoweredOption]
+    tuning: TuningFields
+    left_out: Mapping[str, str]
+    hidden_states: Written
+    engine: Written
+    server: Written
+    shaped_link: Mapping[str, float | None]
+    machine: Sequence[MachineReadings | Written]
+    resumptions: Sequence[ResumptionFields]
+    servers: Sequence[Written]
+    order: str
+    identity: Defining
+    started_at: str | None
+    argv: list[str] | None
+    git_commit: str | None
+    git_dirty: bool | None
+    versions: Mapping[str, str] | None
+    platform: str | None
+    hardware: Mapping[str, str | float | None] | None

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject, flat
-from specbench_kit.runs.document import ENVIRONMENT, Resumption, RunDescription
+from specbench_kit.core.typed_json import flat
+from specbench_kit.runs.document import ENVIRONMENT, Resumption, ResumptionFields, RunDescription
+from specbench_kit.runs.folder import Defining
 from specbench_kit.runs.provenance import Provenance
 
 
-def require_same_environment(name: str, run: JsonObject, environment: Provenance) -> None:
+def require_same_environment(name: str, run: Defining, environment: Provenance) -> None:
     """Raise SkitError if the run `name` was begun with other software or on another machine than
     `environment`.
     """
@@ -35,7 +36,7 @@ def resumption_changes(run: RunDescription, resumptions: Sequence[Resumption]) -
     return list(changes)
 
 
-def environment_changes(run: JsonObject, environment: JsonObject) -> list[str]:
+def environment_changes(run: Defining, environment: Defining) -> list[str]:
     """Return a line such as `versions.torch 2.11 then, 2.12 now` for every field that differs."""
     before = flat({name: run.get(name) for name in ENVIRONMENT})
     after = flat({name: environment.get(name) for name in ENVIRONMENT})
@@ -47,7 +48,7 @@ def environment_changes(run: JsonObject, environment: JsonObject) -> list[str]:
     ]
 
 
-def resumption_entry(environment: Provenance, done: int) -> dict[str, object]:
+def resumption_entry(environment: Provenance, done: int) -> ResumptionFields:
     """Return the entry of `resumptions` in `run.json` for a run that is resumed after `done`
     finished requests.
     """

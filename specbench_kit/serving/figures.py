@@ -6,7 +6,7 @@ Imports nothing heavy.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypedDict, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -415,6 +415,17 @@ FEWEST_SEEDS = 5
 """Seeds below which no verdict between systems is given."""
 
 
+class PointFields(TypedDict):
+    """A series at one point of the grid, whatever its load, by the names of the fields."""
+
+    series: str
+    slo: str
+    slo_scale: float
+    estimator_factor: float
+    estimator_noise: float
+    guard_s: float | None
+
+
 class ServingPoint(Struct, kw_only=True, omit_defaults=True):
     """A series at one point of the grid."""
 
@@ -449,6 +460,18 @@ class ServingPoint(Struct, kw_only=True, omit_defaults=True):
         """Return the value on one of `AXES`."""
         value: AxisValue = getattr(self, axis)
         return value
+
+    @property
+    def without_load(self) -> PointFields:
+        """The fields that name the point, but for its load."""
+        return {
+            "series": self.series,
+            "slo": self.slo,
+            "slo_scale": self.slo_scale,
+            "estimator_factor": self.estimator_factor,
+            "estimator_noise": self.estimator_noise,
+            "guard_s": self.guard_s,
+        }
 
     @property
     def place(self) -> tuple[AxisValue, ...]:

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.plain_text import first_line
-from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.core.typed_json import convert
 
 GOLDEN = "golden"
 CURVES = Path(__file__).with_name("golden.toml")
@@ -32,15 +34,24 @@ class GoldenCurve:
         return self.thinking_on if thinking else self.thinking_off
 
 
+class BundledCurve(Struct, forbid_unknown_fields=True):
+    """A table of `golden.toml`, whose lengths are those of one drafted token, of two, and so on."""
+
+    summary: str
+    source: str
+    thinking_on: list[float] = []
+    thinking_off: list[float] = []
+
+    def curve(self) -> GoldenCurve:
+        """Return the curve with its lengths by the number of drafted tokens."""
+        on, off = (dict(enumerate(own, 1)) for own in (self.thinking_on, self.thinking_off))
+        return GoldenCurve(self.summary, self.source, on, off)
+
+
 def golden_curves() -> Mapping[str, GoldenCurve]:
     """Return the curves that come with the kit by name."""
-    entries = tomllib.loads(CURVES.read_text(encoding="utf-8"))
-    return {name: _bundled_curve(entry) for name, entry in entries.items()}
-
-
-def _bundled_curve(entry: JsonObject) -> GoldenCurve:
-    by_mode = {mode: dict(enumerate(entry.get(mode, ()), 1)) for mode in MODES.values()}
-    return GoldenCurve(entry["summary"], entry["source"], **by_mode)
+    entries = convert(dict[str, BundledCurve], tomllib.loads(CURVES.read_text(encoding="utf-8")))
+    return {name: entry.curve() for name, entry in entries.items()}
 
 
 def golden_length(name: str, drafted: int, *, thinking: bool) -> float:

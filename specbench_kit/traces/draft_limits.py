@@ -2,23 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
-from typing import Any, TypedDict
+from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import init_fields
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method, with_option
+from specbench_kit.runs.document import LoweredOption, RunFields
 from specbench_kit.traces.trace import TraceHeader
-
-
-class LoweredOption(TypedDict):
-    """A method's option that limits its drafts, its default, and the lower value with which a trace
-    is replayed.
-    """
-
-    option: str
-    default: int
-    lowered: int
 
 
 def fit_spec(spec: str, header: TraceHeader) -> str:
@@ -85,9 +76,7 @@ def _keeps_to(method: Method, option: str, value: int, longest: int) -> bool:
         return False
 
 
-def lowered_limits(
-    specs: Iterable[str], header: TraceHeader
-) -> dict[str, dict[str, LoweredOption]]:
+def lowered_limits(specs: Iterable[str], header: TraceHeader) -> RunFields:
     """Return the part `lowered_limits` of `run.json`, by spec; empty if no limit is lowered."""
     lowered = {spec: limit for spec in specs if (limit := lowered_limit(spec, header)) is not None}
     return {"lowered_limits": lowered} if lowered else {}

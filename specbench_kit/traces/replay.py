@@ -32,6 +32,7 @@ from specbench_kit.methods.base import LONGEST_DRAFT, Method
 from specbench_kit.models.catalogue import ModelSource, locate
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
+from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.traces.chain_replay import UNKNOWN, BeyondTrace, beyond_answer, replay_chains
 from specbench_kit.traces.draft_limits import shorter_drafts
@@ -171,7 +172,7 @@ def prepare_for_replay(
     )
 
 
-def describe_replayed(method: Method, trace: TraceFile) -> dict[str, object]:
+def describe_replayed(method: Method, trace: TraceFile) -> RunFields:
     """Return what `run.json` says of a method prepared for a replay: what it uses, and how many
     prompts it has seen.
 

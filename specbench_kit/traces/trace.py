@@ -13,7 +13,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import require_readable
 from specbench_kit.core.plain_text import first_line, one_line_texts
 from specbench_kit.core.repeated_prompts import passes_for, repeated_id
-from specbench_kit.core.typed_json import Count, JsonObject, convert, parse
+from specbench_kit.core.typed_json import Count, convert, parse
 from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
@@ -384,7 +384,7 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
     return header
 
 
-def _convert_header(content: JsonObject) -> TraceHeader:
+def _convert_header(content: object) -> TraceHeader:
     header = convert(TraceHeader, content)
     if unknown := set(header.lacks) - set(ALTERNATIVES):
         raise ValueError(f"it lacks {min(unknown)}, which is unknown")

@@ -19,6 +19,7 @@ from command_line import (
     skit,
     skit_here,
 )
+from msgspec import to_builtins
 from study_pages import assert_made_again
 from trace_builders import made_requests, write_trace
 
@@ -244,7 +245,7 @@ def test_predictors_by_the_times_of_a_disturbed_machine_are_marked_and_used_only
     assert f"used only where it is named (predictor={saved.name})" in " ".join(done.stdout.split())
     pair = load(saved).pair
     assert (find(pair), find(pair, "logistic"), find(pair, saved.name)) == ([], [], [saved])
-    entry = next(row for row in entries() if row["name"] == saved.name)
+    entry = next(row for row in to_builtins(entries()) if row["name"] == saved.name)
     assert str(entry["summary"]).startswith("DISTURBED MACHINE: the trace had a processor")
     with pytest.raises(SkitError, match=f"known: {saved.name}"):
         load_predictor("wisp", "auto", pair, force=False)

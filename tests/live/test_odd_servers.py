@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from specbench_kit.live.engines.base import (
     GenerationRequest,
     ScoringRequest,
     ServerFacts,
+    dialects,
     engines,
 )
 from specbench_kit.live.engines.client import (
@@ -420,3 +422,53 @@ def test_no_error_ends_within_a_key(
     for length in range(170, 200, 5):
         line = of(ResponseScript(b"x" * length + b" KEY", status=status, echoes=True))
         assert KEY[:4] not in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "documents", "expected"),
+    [
+        (
+            "tgi",
+            [{"model_id": "big", "max_total_tokens": 4096, "version": "3.1", "sha": None}],
+            ServerFacts("big", 4096, "3.1"),
+        ),
+        ("sglang", [{"model_path": "big"}, {"context_length": 8}], ServerFacts("big", 8, None)),
+        ("sglang", [{"model_path": "big"}, None], ServerFacts("big")),
+        (
+            "llama-cpp",
+            [
+                {"data": [{"id": "a.gguf", "owned_by": "llamacpp"}]},
+                {"default_generation_settings": {"n_ctx": 512}, "build_info": "b1-c2"},
+            ],
+            ServerFacts("a.gguf", 512, "b1-c2"),
+        ),
+        ("llama-cpp", [{"data": []}, None], ServerFacts()),
+    ],
+)
+def test_a_server_is_what_its_documents_say_in_the_fields_that_are_read(
+    kind: str, documents: list[dict[str, object] | None], expected: ServerFacts
+) -> None:
+    assert dialects.get(kind)().facts(*documents) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "documents", "message"),
+    [
+        (
+            "tgi",
+            [{"max_total_tokens": "4k"}],
+            'max_total_tokens must be a whole number or null, not "4k"',
+        ),
+        (
+            "llama-cpp",
+            [{"data": []}, {"default_generation_settings": {"n_ctx": "all"}}],
+            'default_generation_settings.n_ctx must be a whole number or null, not "all"',
+        ),
+        ("sglang", [{"model_path": 7}, None], "model_path must be text or null, not 7"),
+    ],
+)
+def test_a_wrong_field_of_a_servers_document_is_named(
+    kind: str, documents: list[dict[str, object] | None], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dialects.get(kind)().facts(*documents)

@@ -21,6 +21,7 @@ from specbench_kit.models import gguf as gguf_reader
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.gguf import RECORD, converted_folder, open_gguf
 from specbench_kit.models.pair import LoadedModel, load_model, load_pair
+from specbench_kit.models.weights.blocks import ConvertedRecord, TensorPlace, read_record
 
 ONES = np.ones(64, np.float32)
 
@@ -321,3 +322,15 @@ def test_damaged_and_foreign_files_are_one_line(
     with pytest.raises(SkitError, match=r"there is no file '.*missing\.gguf'"):
         locate(str(tmp_path / "missing.gguf"), "target")
     assert not list((home / "models").glob("gguf-*"))
+
+
+def test_the_record_of_a_converted_folder_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    assert read_record(tmp_path) == ConvertedRecord()
+    place = {"type": 12, "offset": 64, "shape": [4, 256], "bytes": 576, "heads": 0}
+    record = {"file": "a.gguf", "sha256": "ab", "rules": 2, "tensors": {"w": place}, "later": 1}
+    (tmp_path / RECORD).write_text(json.dumps(record))
+    read = read_record(tmp_path)
+    assert (read.sha256, read.rules) == ("ab", 2)
+    assert read.tensors["w"] == TensorPlace(12, 64, [4, 256], 576, 0)
+    (tmp_path / RECORD).write_text(json.dumps({**record, "tensors": {"w": {"type": 12}}}))
+    assert read_record(tmp_path) == ConvertedRecord()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from tiny_predictors import PAIR, confidence_predictor
 
 from specbench_kit.core.errors import SkitError
@@ -111,7 +112,7 @@ def test_the_listing_says_what_each_is_and_what_cannot_be_used(own: Path, bundle
     put(bundled / "bare")
     (own / "torn").mkdir()
     (own / "torn" / HEADER).write_text("{")
-    listed = {entry["name"]: entry for entry in entries()}
+    listed = {entry["name"]: entry for entry in to_builtins(entries())}
     assert json.loads(json.dumps(list(listed.values()))) == list(listed.values())
     mine = (
         "logistic for big with small, trained 2025-06-01, AUC 0.812, drafts of up to 8, recommended"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 import torch
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
@@ -87,7 +87,7 @@ def test_a_file_in_the_users_folder_is_a_profile_and_a_broken_one_harms_no_other
     assert load("mine") == MINE
     with pytest.raises(SkitError, match=r"broken.toml is not valid TOML"):
         load("broken")
-    listed = {entry["name"]: entry for entry in entries()}
+    listed = {entry["name"]: entry for entry in to_builtins(entries())}
     assert listed["mine"]["test_r2"] == 0.97
     assert "cannot be used" in listed["broken"]["summary"]
     assert listed["wisp-table-12"]["verdict"] == "impossible"

@@ -19,10 +19,15 @@ from specbench_kit.core.typed_json import JsonObject, convert, decode, parse
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.answers import CountedBy, DraftCounts
 from specbench_kit.live.engines.http import API_KEY, ServerClient, ShapedTransport, api_key
+from specbench_kit.live.engines.request_fields import RequestBody
 from specbench_kit.runs.deployment import Link
 
 T = TypeVar("T")
 S = TypeVar("S", bound="TokenServer")
+ServerDocument = JsonObject
+"""A JSON object by which a server describes itself, from which a dialect reads its own struct."""
+ErrorDocument = JsonObject | str | None
+"""What a server puts into the field `error` of an answer, for whose object each has its own form."""
 TIMEOUT_S = 120.0
 WRONG_ANSWER = (KeyError, IndexError, TypeError, ValueError)
 """What reading an answer raises that is not in the engine's documented form."""
@@ -150,7 +155,7 @@ class ServerDialect(ABC):
     """The model that requests ask for."""
 
     @abstractmethod
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         """Return the JSON body that asks for a streamed answer."""
 
     @abstractmethod
@@ -160,7 +165,7 @@ class ServerDialect(ABC):
         """
 
     @abstractmethod
-    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+    def facts(self, *documents: ServerDocument | None) -> ServerFacts:
         """Return what the documents at `facts_paths` say; a document is None if the server does not
         have it.
         """
@@ -252,13 +257,13 @@ class EngineAdapter(ABC):
         """
         return self._client.request("GET", path)
 
-    def post(self, path: str, body: JsonObject) -> Any:
+    def post(self, path: str, body: RequestBody) -> Any:
         """Return the JSON answer to a POST request; raise SkitError with one line if there is
         none.
         """
         return self._client.request("POST", path, body)
 
-    def stream(self, path: str, body: JsonObject) -> Iterator[str]:
+    def stream(self, path: str, body: RequestBody) -> Iterator[str]:
         """Yield the data of each event of a streamed answer to a POST request; raise SkitError if
         it breaks.
         """
@@ -283,7 +288,7 @@ class TokenServer(EngineAdapter, ServerDialect):
         if base:
             super().__init__(base)
 
-    def events(self, path: str, body: JsonObject) -> Iterator[StreamEvent]:
+    def events(self, path: str, body: RequestBody) -> Iterator[StreamEvent]:
         """Yield the events of a streamed answer; raise SkitError for one that is not in the
         engine's form.
         """
@@ -296,7 +301,7 @@ class TokenServer(EngineAdapter, ServerDialect):
                 raise self.unexpected_answer(event.error or "its stream must hold token ids")
             yield event
 
-    def new_tokens(self, path: str, body: JsonObject) -> Iterator[list[int]]:
+    def new_tokens(self, path: str, body: RequestBody) -> Iterator[list[int]]:
         """Yield the new tokens of a streamed answer, some of whose events may hold those of the
         whole answer so far.
         """
@@ -352,9 +357,9 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def error_text(error: object) -> str | None:
+def error_text(error: ErrorDocument) -> str | None:
     """Return the words of an error, which is a text, or an object with a message; None if there is
     none.
     """
-    message = error.get("message") if isinstance(error, dict) else None
+    message = error.get("message") if isinstance(error, Mapping) else None
     return str(message or error) if error else None

@@ -14,10 +14,16 @@ import httpx
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
-from specbench_kit.core.typed_json import JsonObject, parse
+from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.engines.address import ServerUnderTest
-from specbench_kit.live.engines.base import Generation, ServerDialect, ServerFacts, dialects
+from specbench_kit.live.engines.base import (
+    Generation,
+    ServerDialect,
+    ServerDocument,
+    ServerFacts,
+    dialects,
+)
 from specbench_kit.live.engines.counters import ROUTES, read_counters
 from specbench_kit.live.engines.event_reader import (
     END,
@@ -31,6 +37,7 @@ from specbench_kit.live.engines.http import AsyncTransport, certificates, proxy_
 from specbench_kit.live.engines.received import ReceivedStream
 from specbench_kit.live.engines.redirects import RedirectedError, Route
 from specbench_kit.live.engines.request_fields import (
+    RequestBody,
     field_names,
     named_in,
     with_newer_names,
@@ -213,7 +220,7 @@ class StreamClient:
         """
         first, *others = self.dialect.facts_paths
         try:
-            documents: list[JsonObject | None] = [await self._document(first)]
+            documents: list[ServerDocument | None] = [await self._document(first)]
         except _NoDocumentError as error:
             if not self.address.model:
                 yours = f"{self.address.name}={self.address.shown}#MODEL"
@@ -221,7 +228,7 @@ class StreamClient:
                 raise SkitError(f"{error}{advice if 'models' in first else ''}") from error
             return ServerFacts()
         for path in others:
-            document: JsonObject | None = None
+            document: ServerDocument | None = None
             with suppress(SkitError):
                 document = await self._document(path)
             documents.append(document)
@@ -324,13 +331,13 @@ class StreamClient:
             return [str(card["id"]) for card in (await self._document("/v1/models"))["data"]]
         return []
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         """Return the JSON body of a request."""
         return with_newer_names(
             without_fields(self.dialect.body(generation), self.left_out), self.newer_names
         )
 
-    def _takes_newer_names(self, reason: str, body: JsonObject) -> bool:
+    def _takes_newer_names(self, reason: str, body: RequestBody) -> bool:
         """Send fields that a server refuses under their newer names from now on; return False if
         there are none.
         """
@@ -338,7 +345,7 @@ class StreamClient:
         self.newer_names |= {name: self.dialect.newer_names[name] for name in refused}
         return bool(refused)
 
-    def _advice(self, reason: str, body: JsonObject) -> str:
+    def _advice(self, reason: str, body: RequestBody) -> str:
         """Return how to leave out the fields that a server's refusal names."""
         named = named_in(reason.partition(": ")[2], list(field_names(body)))
         return f"; to ask without: --leave-out {' --leave-out '.join(named)}" if named else ""
@@ -354,7 +361,7 @@ class StreamClient:
             f"its chat template give the kind {' or '.join(kinds)}"
         )
 
-    async def _stream(self, body: JsonObject, received: ReceivedStream, sent_s: float) -> None:
+    async def _stream(self, body: RequestBody, received: ReceivedStream, sent_s: float) -> None:
         """Send the request and collect its events; raise _AttemptFailedError if the answer is not
         whole.
         """
@@ -410,7 +417,7 @@ class StreamClient:
 
     @asynccontextmanager
     async def _opened(
-        self, method: str, path: str, body: JsonObject | None = None
+        self, method: str, path: str, body: RequestBody | None = None
     ) -> AsyncIterator[httpx.Response]:
         """Yield the response to a request, of the address to which redirects within the host
         lead.
@@ -466,7 +473,7 @@ class StreamClient:
             status=response.status_code,
         )
 
-    async def _document(self, path: str) -> JsonObject:
+    async def _document(self, path: str) -> ServerDocument:
         try:
             async with self._opened("GET", path) as response:
                 content = await response.aread()

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from specbench_kit.core.typed_json import JsonObject
 
+Delta = JsonObject
+"""The new part of a chat's answer, in which every field of whatever name may hold tokens."""
 REASONING = (
     "reasoning_content",
     "reasoning",
@@ -41,7 +43,7 @@ class Parts(NamedTuple):
     other: str = ""
 
 
-def parts_of(delta: JsonObject) -> Parts:
+def parts_of(delta: Delta) -> Parts:
     """Return what a delta brings."""
     content, thoughts = _content(delta.get("content"))
     reasoning = next((text for name in REASONING if (text := _text(delta.get(name)))), "")

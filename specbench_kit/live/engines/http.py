@@ -24,11 +24,11 @@ import httpx
 from specbench_kit.core.addresses import is_loopback
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.emulated_link import LinkDirection
 from specbench_kit.live.engines.event_reader import END, EventReader
 from specbench_kit.live.engines.redirects import RedirectedError, Route
+from specbench_kit.live.engines.request_fields import RequestBody
 from specbench_kit.live.engines.wording import shown_words, without_secret
 from specbench_kit.runs.deployment import Link
 
@@ -288,7 +288,7 @@ class ServerClient:
             ),
         )
 
-    def request(self, method: str, path: str, body: JsonObject | None = None) -> Any:
+    def request(self, method: str, path: str, body: RequestBody | None = None) -> Any:
         """Return the JSON document that the server answers."""
         with (
             self._one_line_errors(path, "gave no answer"),
@@ -298,7 +298,7 @@ class ServerClient:
             response.raise_for_status()
             return response.json()
 
-    def stream(self, path: str, body: JsonObject) -> Iterator[str]:
+    def stream(self, path: str, body: RequestBody) -> Iterator[str]:
         """Yield the data of each event of a streamed answer as it arrives."""
         with self._one_line_errors(path, "broke off"), self._opened("POST", path, body) as response:
             if not response.is_success:
@@ -313,7 +313,7 @@ class ServerClient:
                 raise ValueError(f"no more came{said}")
 
     @contextmanager
-    def _opened(self, method: str, path: str, body: JsonObject | None) -> Iterator[httpx.Response]:
+    def _opened(self, method: str, path: str, body: RequestBody | None) -> Iterator[httpx.Response]:
         """Yield the response to a request, of the address to which redirects within the host
         lead.
         """

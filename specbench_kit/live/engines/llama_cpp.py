@@ -2,20 +2,22 @@
 and its chat.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import isclose
 
 from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import convert
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import (
     TEXTS_ALONE,
     WRONG_ANSWER,
+    ErrorDocument,
     Generation,
     GenerationRequest,
     ScoringRequest,
+    ServerDocument,
     ServerFacts,
     StreamEvent,
     TokenServer,
@@ -24,13 +26,14 @@ from specbench_kit.live.engines.base import (
     read_event,
     token_server,
 )
-from specbench_kit.live.engines.openai import OpenAIChat, Timings
+from specbench_kit.live.engines.openai import ModelCard, OpenAIChat, Timings
+from specbench_kit.live.engines.request_fields import RequestBody
 
 SAMPLERS = ["top_k", "temperature", "top_p"]
 """The steps of the kit's sampler. By default, the server cuts by top-p before it applies the
 temperature.
 """
-DISABLED: JsonObject = {
+DISABLED: RequestBody = {
     "min_p": 0.0,
     "typical_p": 1.0,
     "top_n_sigma": -1.0,
@@ -61,6 +64,25 @@ RELATIVE_ERROR = 1e-6
 """The server holds numbers as float32."""
 
 
+class LlamaModels(Struct):
+    """The document `/v1/models`."""
+
+    data: list[ModelCard] | None = None
+
+
+class LlamaSettings(Struct):
+    """What the server does with a request that asks for nothing else."""
+
+    n_ctx: int | None = None
+
+
+class LlamaProperties(Struct):
+    """The document `/props`, as far as facts are read from it."""
+
+    default_generation_settings: LlamaSettings | None = None
+    build_info: str | None = None
+
+
 class LlamaChunk(Struct):
     """The data of one event."""
 
@@ -71,7 +93,7 @@ class LlamaChunk(Struct):
     tokens_predicted: int | None = None
     tokens_evaluated: int | None = None
     timings: Timings | None = None
-    error: JsonObject | str | None = None
+    error: ErrorDocument = None
 
 
 def _finish_reason(chunk: LlamaChunk) -> str | None:
@@ -81,7 +103,7 @@ def _finish_reason(chunk: LlamaChunk) -> str | None:
     return kinds.get(stop_type, stop_type) if chunk.stop else None
 
 
-def sampling_fields(sampler: Sampler) -> JsonObject:
+def sampling_fields(sampler: Sampler) -> RequestBody:
     """Return every sampling field of a request, so that no default of the server is left in
     force.
     """
@@ -94,7 +116,7 @@ def sampling_fields(sampler: Sampler) -> JsonObject:
     }
 
 
-def differences(sent: JsonObject, used: Mapping[str, object]) -> list[str]:
+def differences(sent: RequestBody, used: ServerDocument) -> list[str]:
     """Return a text for each sampling field that the server used with another value than was sent.
 
     Servers state only the fields that they know; what an older one does not know, it does not
@@ -131,7 +153,7 @@ class LlamaCpp(TokenServer):
     has_shapes = True
     run_with = "llama-server 0.5.0-dev (commit 0c1e570)"
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         return {
             "prompt": generation.text,
             "n_predict": generation.max_tokens,
@@ -159,7 +181,7 @@ class LlamaCpp(TokenServer):
             error=error_text(chunk.error),
         )
 
-    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+    def facts(self, *documents: ServerDocument | None) -> ServerFacts:
         return _facts(*documents)
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
@@ -199,7 +221,7 @@ class LlamaCpp(TokenServer):
             if tokens:
                 yield tokens
 
-    def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
+    def _complete(self, prompts: list[list[int]], sampling: RequestBody) -> list[int]:
         """Return the next token of every prompt; raise SkitError if the server sampled by other
         settings.
         """
@@ -271,14 +293,14 @@ class LlamaCppChat(OpenAIChat):
     facts_paths = ("/v1/models", "/props")
     may_ignore_eos = True
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         return {**super().body(generation), **_own_fields(generation)}
 
-    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+    def facts(self, *documents: ServerDocument | None) -> ServerFacts:
         return _facts(*documents)
 
 
-def _own_fields(generation: Generation) -> JsonObject:
+def _own_fields(generation: Generation) -> RequestBody:
     """Return the fields that OpenAI's routes lack; the server's own defaults would change the
     distribution.
     """
@@ -292,10 +314,9 @@ def _own_fields(generation: Generation) -> JsonObject:
     }
 
 
-def _facts(*documents: JsonObject | None) -> ServerFacts:
-    models = documents[0] or {}
-    props = documents[1] or {}
-    names = [str(entry.get("id")) for entry in models.get("data") or ()]
-    context = (props.get("default_generation_settings") or {}).get("n_ctx")
-    build = props.get("build_info")
-    return ServerFacts(names[0] if names else None, context, build and str(build))
+def _facts(*documents: ServerDocument | None) -> ServerFacts:
+    listed, properties = documents
+    card = next(iter(convert(LlamaModels, listed).data or ()), None)
+    described = convert(LlamaProperties, properties or {})
+    settings = described.default_generation_settings or LlamaSettings()
+    return ServerFacts(card.id if card else None, settings.n_ctx, described.build_info)

@@ -6,21 +6,23 @@ The streams of vLLM and llama.cpp also hold counts of speculation.
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.core.typed_json import convert
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.answers import CountedBy, DraftCounts
 from specbench_kit.live.engines.base import (
     TEXTS_ALONE,
     WRONG_ANSWER,
+    ErrorDocument,
     Generation,
     GenerationRequest,
     ScoringRequest,
     ServerDialect,
+    ServerDocument,
     ServerFacts,
     StreamEvent,
     TokenServer,
@@ -30,7 +32,8 @@ from specbench_kit.live.engines.base import (
     token_server,
 )
 from specbench_kit.live.engines.counters import PredictionCounts, SglangCounts
-from specbench_kit.live.engines.delta import parts_of
+from specbench_kit.live.engines.delta import Delta, parts_of
+from specbench_kit.live.engines.request_fields import RequestBody
 
 THREADS = 16
 """Requests of one draft at a time."""
@@ -77,13 +80,17 @@ class Usage(Struct):
     completion_tokens_details: PredictionCounts | None = None
 
 
+class ChosenToken(Struct):
+    """The log-probabilities of one token of a chat, which are counted and not read."""
+
+
 class ChosenTokens(Struct):
     """Log-probabilities: `tokens` has an entry for every token of a completion, `content` for one
     of a chat.
     """
 
     tokens: list[str] | None = None
-    content: list[JsonObject] | None = None
+    content: list[ChosenToken] | None = None
 
 
 class Choice(Struct):
@@ -93,7 +100,7 @@ class Choice(Struct):
 
     index: int | None = None
     text: str | None = None
-    delta: dict[str, Any] | None = None
+    delta: Delta | None = None
     token_ids: list[int] | None = None
     logprobs: ChosenTokens | None = None
     finish_reason: str | None = None
@@ -157,7 +164,7 @@ class Chunk(Struct):
     metrics: RequestMetrics | None = None
     timings: Timings | None = None
     sglext: SglangExtension | None = None
-    error: JsonObject | str | None = None
+    error: ErrorDocument = None
     object: str | None = None
     message: str | None = None
 
@@ -221,6 +228,12 @@ class ModelList(Struct):
     data: list[ModelCard]
 
 
+class ServerVersion(Struct):
+    """The answer of vLLM's `/version`."""
+
+    version: str | None = None
+
+
 class OpenAIDialect(ServerDialect):
     """What completions and chats have in common."""
 
@@ -229,19 +242,19 @@ class OpenAIDialect(ServerDialect):
     def read(self, data: str) -> StreamEvent:
         return read_event(Chunk, data).event()
 
-    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+    def facts(self, *documents: ServerDocument | None) -> ServerFacts:
         cards = convert(ModelList, documents[0]).data
         card = next((card for card in cards if card.id == self.model_name), None) or next(
             iter(cards), None
         )
-        version = (documents[1] or {}).get("version") if len(documents) > 1 else None
+        described = convert(ServerVersion, documents[1] or {}) if len(documents) > 1 else None
         return ServerFacts(
             card.id if card else None,
             card.max_model_len if card else None,
-            version and str(version),
+            described.version if described else None,
         )
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         sampler = generation.sampler
         return {
             "model": self.model_name,
@@ -256,7 +269,7 @@ class OpenAIDialect(ServerDialect):
         }
 
 
-def _own_sampling(sampler: Sampler) -> JsonObject:
+def _own_sampling(sampler: Sampler) -> RequestBody:
     """Return the fields by which vLLM samples as the kit does."""
     return {
         "temperature": sampler.temperature,
@@ -281,7 +294,7 @@ class Completions(TokenServer, OpenAIDialect):
         super().__init__(base)
         self._pool = ThreadPoolExecutor(THREADS, "completions")
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         return {**super().body(generation), "prompt": generation.text}
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
@@ -311,7 +324,7 @@ class Completions(TokenServer, OpenAIDialect):
         }
         return self.new_tokens(Completions.path, body)
 
-    def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
+    def _complete(self, prompts: list[list[int]], sampling: RequestBody) -> list[int]:
         """Return the next token of every prompt."""
         body = {
             "prompt": prompts,
@@ -351,5 +364,5 @@ class OpenAIChat(OpenAIDialect):
     applies_chat_template = True
     newer_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         return {**super().body(generation), "messages": generation.messages}

@@ -2,15 +2,16 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from specbench_kit.core.typed_json import JsonObject
 
+RequestBody = JsonObject
+"""The JSON object of a request, in the form of whichever server it is sent to."""
 NEEDED = ("model", "stream", "prompt", "messages", "inputs", "text")
 """Fields without which the named model streams no answer to the prompt."""
 
 
-def field_names(body: JsonObject, prefix: str = "") -> Iterator[str]:
+def field_names(body: RequestBody, prefix: str = "") -> Iterator[str]:
     """Yield the names of the fields that may be left out, those inside others as
     `sampling_params.min_p`.
     """
@@ -21,7 +22,7 @@ def field_names(body: JsonObject, prefix: str = "") -> Iterator[str]:
             yield from field_names(value, f"{prefix}{name}.")
 
 
-def without_fields(body: JsonObject, names: Collection[str], prefix: str = "") -> dict[str, Any]:
+def without_fields(body: RequestBody, names: Collection[str], prefix: str = "") -> RequestBody:
     """Return a body without the named fields."""
     return {
         name: without_fields(value, names, f"{prefix}{name}.")
@@ -32,7 +33,7 @@ def without_fields(body: JsonObject, names: Collection[str], prefix: str = "") -
     }
 
 
-def with_newer_names(body: JsonObject, newer: Mapping[str, str]) -> dict[str, Any]:
+def with_newer_names(body: RequestBody, newer: Mapping[str, str]) -> RequestBody:
     """Return a body whose fields have their newer names where there are some."""
     return {newer.get(name, name): value for name, value in body.items()}
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import convert
 from specbench_kit.live.engines.base import (
     WRONG_ANSWER,
+    ErrorDocument,
     Generation,
     GenerationRequest,
     ScoringRequest,
+    ServerDocument,
     ServerFacts,
     StreamEvent,
     TokenServer,
@@ -22,9 +24,16 @@ from specbench_kit.live.engines.base import (
 )
 from specbench_kit.live.engines.counters import SglangCounts
 from specbench_kit.live.engines.openai import OpenAIChat
+from specbench_kit.live.engines.request_fields import RequestBody
 
 LIKELIEST = 20
 """Tokens whose log-probabilities are asked for at a divergence."""
+
+
+class FinishReason(Struct):
+    """Why an answer ended."""
+
+    type: str | None = None
 
 
 class MetaInfo(SglangCounts):
@@ -33,7 +42,20 @@ class MetaInfo(SglangCounts):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
-    finish_reason: JsonObject | None = None
+    finish_reason: FinishReason | None = None
+
+
+class SglangModel(Struct):
+    """The document `/get_model_info`."""
+
+    model_path: str | None = None
+
+
+class SglangServer(Struct):
+    """The document `/get_server_info`, as far as facts are read from it."""
+
+    context_length: int | None = None
+    version: str | None = None
 
 
 class SglangChunk(Struct):
@@ -42,7 +64,7 @@ class SglangChunk(Struct):
     text: str = ""
     output_ids: list[int] | None = None
     meta_info: MetaInfo | None = None
-    error: JsonObject | str | None = None
+    error: ErrorDocument = None
 
 
 @token_server("sglang")
@@ -60,7 +82,7 @@ class Sglang(TokenServer):
     supports_sampling = False
     has_shapes = True
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         sampler = generation.sampler
         sampling = {
             "max_new_tokens": generation.max_tokens,
@@ -86,14 +108,14 @@ class Sglang(TokenServer):
             counted_by="running usage" if ids is None else "token ids",
             total_tokens=meta.completion_tokens,
             cumulative=is_whole,
-            finish_reason=str(meta.finish_reason.get("type") or "") if meta.finish_reason else None,
+            finish_reason=(meta.finish_reason.type or "") if meta.finish_reason else None,
             prompt_tokens=meta.prompt_tokens,
             cached_tokens=meta.cached_tokens,
             drafts=meta.drafts(meta.completion_tokens),
             error=error_text(chunk.error),
         )
 
-    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+    def facts(self, *documents: ServerDocument | None) -> ServerFacts:
         return _facts(*documents)
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
@@ -176,7 +198,7 @@ class SglangChat(OpenAIChat):
     facts_paths = Sglang.facts_paths
     may_ignore_eos = True
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         own = {
             "top_k": generation.sampler.top_k or -1,
             "min_p": 0.0,
@@ -186,13 +208,12 @@ class SglangChat(OpenAIChat):
         }
         return {**super().body(generation), **own}
 
-    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+    def facts(self, *documents: ServerDocument | None) -> ServerFacts:
         return _facts(*documents)
 
 
-def _facts(*documents: JsonObject | None) -> ServerFacts:
-    model = documents[0] or {}
-    server = documents[1] or {}
-    path = model.get("model_path")
-    version = server.get("version")
-    return ServerFacts(path and str(path), server.get("context_length"), version and str(version))
+def _facts(*documents: ServerDocument | None) -> ServerFacts:
+    model, server = documents
+    described = convert(SglangServer, server or {})
+    path = convert(SglangModel, model).model_path
+    return ServerFacts(path, described.context_length, described.version)

@@ -2,16 +2,19 @@
 
 from msgspec import Struct
 
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import convert
 from specbench_kit.live.engines.base import (
+    ErrorDocument,
     Generation,
     ServerDialect,
+    ServerDocument,
     ServerFacts,
     StreamEvent,
     dialects,
     error_text,
     read_event,
 )
+from specbench_kit.live.engines.request_fields import RequestBody
 
 
 class TgiToken(Struct):
@@ -32,12 +35,20 @@ class TgiDetails(Struct):
     input_length: int | None = None
 
 
+class TgiInfo(Struct):
+    """The document `/info`, by which the server describes itself."""
+
+    model_id: str | None = None
+    max_total_tokens: int | None = None
+    version: str | None = None
+
+
 class TgiChunk(Struct):
     """The data of one event."""
 
     token: TgiToken | None = None
     details: TgiDetails | None = None
-    error: JsonObject | str | None = None
+    error: ErrorDocument = None
 
 
 @dialects.register("tgi")
@@ -48,19 +59,24 @@ class TgiStream(ServerDialect):
     facts_paths = ("/info",)
     may_ignore_eos = False
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         sampler = generation.sampler
-        parameters: dict[str, object] = {
+        # TGI refuses the values that switch a rule off.
+        cut = {
+            **({"top_p": sampler.top_p} if sampler.top_p < 1 else {}),
+            **({"top_k": sampler.top_k} if sampler.top_k else {}),
+        }
+        parameters = {
             "max_new_tokens": generation.max_tokens,
             "do_sample": not sampler.greedy,
             "details": True,
             "repetition_penalty": 1.0,
+            **(
+                {}
+                if sampler.greedy
+                else {"temperature": sampler.temperature, "seed": generation.seed, **cut}
+            ),
         }
-        if not sampler.greedy:
-            # TGI refuses the values that switch a rule off.
-            parameters |= {"temperature": sampler.temperature, "seed": generation.seed}
-            parameters |= {"top_p": sampler.top_p} if sampler.top_p < 1 else {}
-            parameters |= {"top_k": sampler.top_k} if sampler.top_k else {}
         return {"inputs": generation.text, "parameters": parameters}
 
     def read(self, data: str) -> StreamEvent:
@@ -80,10 +96,6 @@ class TgiStream(ServerDialect):
             error=error_text(chunk.error),
         )
 
-    def facts(self, *documents: JsonObject | None) -> ServerFacts:
-        info = documents[0] or {}
-        model = info.get("model_id")
-        version = info.get("version")
-        return ServerFacts(
-            model and str(model), info.get("max_total_tokens"), version and str(version)
-        )
+    def facts(self, *documents: ServerDocument | None) -> ServerFacts:
+        info = convert(TgiInfo, documents[0])
+        return ServerFacts(info.model_id, info.max_total_tokens, info.version)

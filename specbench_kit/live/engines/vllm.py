@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from math import ceil
 from typing import ClassVar
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.base import (
@@ -19,6 +18,7 @@ from specbench_kit.live.engines.base import (
 )
 from specbench_kit.live.engines.http import RefusedRequestError
 from specbench_kit.live.engines.openai import Completions, OpenAIChat, OpenAIDialect
+from specbench_kit.live.engines.request_fields import RequestBody
 
 SCORING = "/inference/v1/generate"
 PROBE_TEXT = 512
@@ -42,7 +42,7 @@ class _VllmFields(OpenAIDialect):
     facts_paths: ClassVar[tuple[str, ...]] = ("/v1/models", "/version")
     may_ignore_eos = True
 
-    def body(self, generation: Generation) -> JsonObject:
+    def body(self, generation: Generation) -> RequestBody:
         added = {
             "return_token_ids": True,
             "ignore_eos": generation.ignore_eos,
@@ -144,7 +144,7 @@ class Vllm(_VllmFields, Completions):
         draft itself.
         """
         count = len(request.chain)
-        sampling: JsonObject = {
+        sampling: RequestBody = {
             "max_tokens": 1,
             "temperature": 0.0,
             "ignore_eos": True,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
 from specbench_kit.core.errors import require
+from specbench_kit.core.typed_json import Written
 from specbench_kit.core.version import __version__
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.drafting.base import DRAFT
@@ -46,7 +47,7 @@ next batch's set-up.
 """
 
 
-def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str, object]]:
+def make_service(settings: ServeSettings) -> tuple[VerificationService, Written]:
     """Return a server that does not listen yet, and facts about it to show."""
     scheduler = parse_scheduler(settings.scheduler)
     tokens = settings.tokens()
@@ -103,7 +104,7 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
         runner, scheduler, Estimator(latency), settings.max_batch, drafting, scorer
     )
     handler = make_frame_handler(runner, batch_runner, limits, target, tokens)
-    facts = {
+    facts: Written = {
         "target": target.model,
         "scheduler": settings.scheduler,
         "latency": origin,

@@ -2,13 +2,15 @@
 their own.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import decode
 
 if TYPE_CHECKING:  # the names of models need neither
     import numpy as np
@@ -77,33 +79,51 @@ class StoredBlocks:
         return self.read().view(np.float32).reshape(self.shape)
 
 
-def tensor_table(
-    tensors: Mapping[str, Any], heads: Mapping[str, int]
-) -> dict[str, dict[str, object]]:
+class TensorPlace(Struct):
+    """The place of a tensor in a GGUF file, its type there, and what `StoredBlocks` says of heads."""
+
+    type: int
+    offset: int
+    shape: list[int]
+    bytes: int
+    heads: int
+
+
+class ConvertedRecord(Struct):
+    """What a converted folder says of its GGUF file; empty in a folder of another kind."""
+
+    file: str = ""
+    sha256: str | None = None
+    tensor_types: dict[str, int] = {}
+    dtype: str = ""
+    rules: int | None = None
+    tensors: dict[str, TensorPlace] = {}
+
+
+def tensor_table(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[str, TensorPlace]:
     """Return what a converted folder keeps of the places of a file's tensors; `tensors` are those
     of gguf's reader.
     """
-    table: dict[str, dict[str, object]] = {}
+    table: dict[str, TensorPlace] = {}
     for name, tensor in tensors.items():
-        table[name] = {
-            "type": int(tensor.tensor_type),
-            "offset": int(tensor.data_offset),
-            "shape": [int(size) for size in reversed(tensor.shape)],
-            "bytes": int(tensor.n_bytes),
-            "heads": heads.get(name, 0),
-        }
+        table[name] = TensorPlace(
+            type=int(tensor.tensor_type),
+            offset=int(tensor.data_offset),
+            shape=[int(size) for size in reversed(tensor.shape)],
+            bytes=int(tensor.n_bytes),
+            heads=heads.get(name, 0),
+        )
     return table
 
 
-def read_record(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> ConvertedRecord:
     """Return what a converted folder says of its GGUF file; empty in a folder of another kind, or
     an incomplete one.
     """
     try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        return decode(ConvertedRecord, (folder / RECORD).read_bytes())
     except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+        return ConvertedRecord()
 
 
 def stored_blocks(folder: Path, find_file: Callable[[str], Path | None]) -> dict[str, StoredBlocks]:
@@ -113,15 +133,12 @@ def stored_blocks(folder: Path, find_file: Callable[[str], Path | None]) -> dict
     `find_file` returns the file with a checksum; without that file, or in a folder of another kind, there are none.
     """
     record = read_record(folder)
-    table = record.get("tensors")
-    file = find_file(str(record.get("sha256"))) if table else None
-    if not table or file is None:
+    file = find_file(str(record.sha256)) if record.tensors else None
+    if file is None:
         return {}
     return {
-        name: StoredBlocks(
-            file, name, own["offset"], own["type"], tuple(own["shape"]), own["bytes"], own["heads"]
-        )
-        for name, own in table.items()
+        name: StoredBlocks(file, name, own.offset, own.type, tuple(own.shape), own.bytes, own.heads)
+        for name, own in record.tensors.items()
     }
 
 

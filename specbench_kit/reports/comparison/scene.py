@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from specbench_kit.metrics.result import Comparison, Curves
 from specbench_kit.metrics.run_summary import MethodRow
@@ -154,7 +154,16 @@ def assign(label: str, artists: "Iterable[Artist]", hover: str = "") -> None:
             set_hover([artist], f"{label}\n{hover}")
 
 
-def filled(colour: str, hatch: str, alpha: float) -> dict[str, Any]:
+class BarLook(TypedDict):
+    """The look of a bar, by the names of matplotlib."""
+
+    facecolor: tuple[float, float, float, float]
+    hatch: str
+    edgecolor: str
+    linewidth: float
+
+
+def filled(colour: str, hatch: str, alpha: float) -> BarLook:
     """Return the look of a bar whose hatch and opacity tell it from other bars of its colour."""
     from matplotlib.colors import to_rgba
 

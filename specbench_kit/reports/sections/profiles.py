@@ -4,6 +4,8 @@ listing.
 
 from collections.abc import Mapping, Sequence
 
+from msgspec import UNSET, Struct, UnsetType
+
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.loading import all_profiles
@@ -113,19 +115,51 @@ TOGETHER = 16
 ORDER = ("possible", "doubtful", "unchecked", "impossible")
 
 
-def entries() -> list[dict[str, object]]:
+class ListedProfile(Struct):
+    """A profile that `skit list profiles` shows: its typical times, what it is of, and whether its
+    device can be so fast.
+    """
+
+    name: str
+    summary: str
+    step_s: float
+    five_tokens_s: float | UnsetType
+    batch_s: float
+    role: str
+    source: str
+    device: str
+    model: str
+    dtype: str
+    reference: str
+    date: str
+    note: str
+    test_r2: float | None
+    not_given: list[str]
+    disturbed: list[str]
+    verdict: str
+    verdict_reason: str
+
+
+class UnusableProfile(Struct):
+    """A file that is no profile, with the reason."""
+
+    name: str
+    summary: str
+
+
+def entries() -> list[ListedProfile | UnusableProfile]:
     """Return one entry per profile, those first that their devices can be as fast as.
 
     For a file that cannot be used there are only its name and the reason.
     """
-    usable: list[dict[str, object]] = []
-    broken: list[dict[str, object]] = []
+    usable: list[ListedProfile] = []
+    broken: list[UnusableProfile] = []
     for name, profile in all_profiles().items():
         if isinstance(profile, Profile):
             usable.append(_entry(profile))
         else:
-            broken.append({"name": name, "summary": f"cannot be used: {profile}"})
-    return sorted(usable, key=lambda entry: ORDER.index(str(entry["verdict"]))) + broken
+            broken.append(UnusableProfile(name, f"cannot be used: {profile}"))
+    return [*sorted(usable, key=lambda entry: ORDER.index(entry.verdict)), *broken]
 
 
 def _times(role: str, latency: LatencyModel) -> dict[str, float]:
@@ -156,7 +190,7 @@ TIMES = {
 }
 
 
-def _entry(profile: Profile) -> dict[str, object]:
+def _entry(profile: Profile) -> ListedProfile:
     verdict = judge(profile)
     roofline = roofline_of(profile)
     limits = {} if isinstance(roofline, str) else roofline.bounds(profile.form)
@@ -187,14 +221,24 @@ def _entry(profile: Profile) -> dict[str, object]:
         *([f"not given: {missing}"] if missing else []),
         *([] if verdict.kind == "possible" else [reason]),
     ]
-    fields = ("role", "source", "device", "model", "dtype", "reference", "date", "note", "test_r2")
-    return {
-        "name": profile.name,
-        "summary": "; ".join(parts),
-        **_times(profile.role, latency),
-        **{field: getattr(profile, field) for field in fields},
-        "not_given": list(profile.not_given),
-        "disturbed": list(profile.disturbances),
-        "verdict": verdict.kind,
-        "verdict_reason": reason,
-    }
+    times = _times(profile.role, latency)
+    return ListedProfile(
+        name=profile.name,
+        summary="; ".join(parts),
+        step_s=times["step_s"],
+        five_tokens_s=times.get("five_tokens_s", UNSET),
+        batch_s=times["batch_s"],
+        role=profile.role,
+        source=profile.source,
+        device=profile.device,
+        model=profile.model,
+        dtype=profile.dtype,
+        reference=profile.reference,
+        date=profile.date,
+        note=profile.note,
+        test_r2=profile.test_r2,
+        not_given=list(profile.not_given),
+        disturbed=list(profile.disturbances),
+        verdict=verdict.kind,
+        verdict_reason=reason,
+    )

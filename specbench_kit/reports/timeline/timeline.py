@@ -4,8 +4,11 @@ first rounds.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from msgspec import Struct
+
+from specbench_kit.core.option import OptionValues
 from specbench_kit.decoding.timeline import REQUESTS, Span, Timeline
 from specbench_kit.reports.writing.drawing import plot
 from specbench_kit.reports.writing.palette import COLOURS, GREY
@@ -34,7 +37,38 @@ STYLES = {
 OTHER = (GREY, "++")
 
 
-def chrome_trace(timeline: Timeline, metadata: Mapping[str, object]) -> dict[str, object]:
+class EventDetails(Struct, omit_defaults=True):
+    """What a viewer shows of an event: the name or the place of a resource, or the requests of a
+    span.
+    """
+
+    name: str = ""
+    sort_index: int = 0
+    requests: list[str] = []
+
+
+class TraceEvent(Struct, omit_defaults=True, kw_only=True):
+    """A span, whose `ph` is X, or the name or the place of a resource, whose `ph` is M."""
+
+    ph: Literal["X", "M"]
+    name: str
+    cat: str = ""
+    pid: int
+    tid: int
+    ts: float | None = None
+    dur: float | None = None
+    args: EventDetails
+
+
+class ChromeTrace(Struct):
+    """The content of a file in the trace event format."""
+
+    traceEvents: list[TraceEvent]
+    displayTimeUnit: str
+    otherData: OptionValues
+
+
+def chrome_trace(timeline: Timeline, metadata: OptionValues) -> ChromeTrace:
     """Return the trace event format: a process per kind of resource, a thread per resource, times
     in microseconds.
     """
@@ -45,14 +79,16 @@ def chrome_trace(timeline: Timeline, metadata: Mapping[str, object]) -> dict[str
     }
     processes = list(enumerate(kinds, 1))
     events = [
-        _metadata_event("process_name", process, 0, {"name": kind}) for process, kind in processes
+        _metadata_event("process_name", process, 0, EventDetails(name=kind))
+        for process, kind in processes
     ]
     events += [
-        _metadata_event("process_sort_index", process, 0, {"sort_index": process})
+        _metadata_event("process_sort_index", process, 0, EventDetails(sort_index=process))
         for process, _ in processes
     ]
     events += [
-        _metadata_event("thread_name", *thread, {"name": name}) for name, thread in threads.items()
+        _metadata_event("thread_name", *thread, EventDetails(name=name))
+        for name, thread in threads.items()
     ]
     for span in timeline.spans:
         process, thread = threads[span.resource]
@@ -60,25 +96,23 @@ def chrome_trace(timeline: Timeline, metadata: Mapping[str, object]) -> dict[str
         start_ns = round(span.start_s * 1e9)
         end_ns = round(span.end_s * 1e9)
         events.append(
-            {
-                "ph": "X",
-                "name": span.label,
-                "cat": "round" if _kind(span.resource) == REQUESTS else span.label,
-                "pid": process,
-                "tid": thread,
-                "ts": start_ns / 1e3,
-                "dur": (end_ns - start_ns) / 1e3,
-                "args": {"requests": list(span.request_ids)} if span.request_ids else {},
-            }
+            TraceEvent(
+                ph="X",
+                name=span.label,
+                cat="round" if _kind(span.resource) == REQUESTS else span.label,
+                pid=process,
+                tid=thread,
+                ts=start_ns / 1e3,
+                dur=(end_ns - start_ns) / 1e3,
+                args=EventDetails(requests=list(span.request_ids)),
+            )
         )
     left_out = {"spans_left_out": timeline.left_out} if timeline.left_out else {}
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {**metadata, **left_out}}
+    return ChromeTrace(events, "ms", {**metadata, **left_out})
 
 
-def _metadata_event(
-    name: str, process: int, thread: int, args: Mapping[str, object]
-) -> dict[str, object]:
-    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}
+def _metadata_event(name: str, process: int, thread: int, args: EventDetails) -> TraceEvent:
+    return TraceEvent(ph="M", name=name, pid=process, tid=thread, args=args)
 
 
 def _kind(resource: str) -> str:

@@ -82,13 +82,10 @@ def draw(
         axes = figure.subplots()
         picture.draw(axes)
         if not bare:
-            centred: dict[str, Any] = {"ha": "center", "va": "top"}
-            figure.text(
-                0.5, 1 - 0.06 / height_in, picture.title, fontsize=10, fontweight="bold", **centred
-            )
-            figure.text(
-                0.5, 1 - TITLE_IN / height_in, escaped(subtitle), fontsize=7, color=GREY, **centred
-            )
+            title, below = picture.title, escaped(subtitle)
+            title_y, below_y = 1 - 0.06 / height_in, 1 - TITLE_IN / height_in
+            figure.text(0.5, title_y, title, fontsize=10, fontweight="bold", ha="center", va="top")
+            figure.text(0.5, below_y, below, fontsize=7, color=GREY, ha="center", va="top")
         axes.spines[["top", "right"]].set_visible(False)
         # The figure is laid out once for all formats, so that none depends on which were written
         # before it.

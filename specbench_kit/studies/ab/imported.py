@@ -7,9 +7,10 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import FileReading, described_readings
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import Written
 from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import RunFields
 from specbench_kit.studies.ab.comparison import Plan, summarise
 from specbench_kit.studies.ab.figures import Targets
 from specbench_kit.studies.ab.imports.base import (
@@ -47,28 +48,34 @@ def compare_files(settings: AbSettings) -> AbOutcome:
         for record in _records(settings.names, label, pairs)
     ]
     prompts = {record.key.request_id for record in records}
-    described = []
+    described: list[Written] = []
+    contents: list[set[str]] = []
     for (name, paths), side in zip(settings.files, sides, strict=True):
         tools = ", ".join(dict.fromkeys(file.kind.tool for file in side))
-        server = {
+        hashes = [provenance.hash_file(path) for path in paths]
+        contents.append(set(hashes))
+        server: Written = {
             "name": name,
             "address": ", ".join(path.name for path in paths),
             "dialect": f"results of {tools}",
-            "sha256": [provenance.hash_file(path) for path in paths],
+            "sha256": hashes,
         }
         described.append(server)
-    run = {
+    run: RunFields = {
         "command": "ab",
         "time_kind": "measured",
         "dataset": {"name": "imported", "source": "imported", "count": len(prompts)},
         "servers": described,
         "order": "one server after the other, by another tool",
         "config": {"ttft_slo": settings.ttft_slo, "tpot_slo": settings.tpot_slo},
-        **described_readings([file.reading for file in files]),
-        **provenance.collect(settings.argv),
     }
+    readings = described_readings([file.reading for file in files])
     store = AnswerStore.create(
-        settings.out, settings.names, "imported", run, {"servers": described}
+        settings.out,
+        settings.names,
+        "imported",
+        {**run, **readings, **provenance.collect(settings.argv)},
+        {"servers": described},
     )
     for record in records:
         store.append(record)
@@ -81,7 +88,7 @@ def compare_files(settings: AbSettings) -> AbOutcome:
         targets=Targets(settings.ttft_slo, settings.tpot_slo),
     )
     cautions = [
-        *_same_files(settings.names, described),
+        *_same_files(settings.names, *contents),
         *unpaired,
         ONE_AFTER_THE_OTHER,
         *dict.fromkeys(notes),
@@ -89,9 +96,8 @@ def compare_files(settings: AbSettings) -> AbOutcome:
     return conclude(store, summarise(plan, records, cautions=cautions))
 
 
-def _same_files(names: Sequence[str], described: Sequence[JsonObject]) -> list[str]:
+def _same_files(names: Sequence[str], first: set[str], second: set[str]) -> list[str]:
     """Return a line if a file of one side has the content of a file of the other."""
-    first, second = (set(server["sha256"]) for server in described)
     if not first & second:
         return []
     return [

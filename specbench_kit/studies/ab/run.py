@@ -12,7 +12,7 @@ from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject, stated
+from specbench_kit.core.typed_json import Written, stated
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
@@ -37,6 +37,7 @@ from specbench_kit.live.engines.received import TokenCounter
 from specbench_kit.metrics.statistics import FEWEST_UNITS, units_for_a_verdict
 from specbench_kit.models.catalogue import from_pretrained, locate_tokenizer
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.line_file import unlock
 from specbench_kit.runs.machine.limits import MachineReadings, read_machine
 from specbench_kit.runs.machine.probe import probe_here
@@ -628,7 +629,7 @@ def _open_store(
         },
     }
     if not settings.resume:
-        run = {
+        run: RunFields = {
             "command": "ab",
             "time_kind": "measured",
             "dataset": stated(dataset.describe()),
@@ -636,9 +637,10 @@ def _open_store(
             "servers": described,
             "order": ORDER,
             "config": config,
-            **environment,
         }
-        return AnswerStore.create(settings.out, settings.names, dataset.name, run, identity)
+        return AnswerStore.create(
+            settings.out, settings.names, dataset.name, {**run, **environment}, identity
+        )
     store = AnswerStore.resume(settings.out, settings.names, identity)
     earlier = store.run
     try:
@@ -652,9 +654,7 @@ def _open_store(
     return store
 
 
-def _require_same(
-    store: AnswerStore, servers: Sequence[JsonObject], environment: Provenance
-) -> None:
+def _require_same(store: AnswerStore, servers: Sequence[Written], environment: Provenance) -> None:
     """Raise SkitError if a run was begun in another environment, or with other servers."""
     require_same_environment(store.folder.name, store.run, environment)
     for before, now in zip(store.run["servers"], servers, strict=True):

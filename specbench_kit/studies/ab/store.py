@@ -20,11 +20,12 @@ from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
-from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.core.typed_json import decode
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.reports.study import Study
-from specbench_kit.runs.directory import is_whole, read_object
+from specbench_kit.runs.directory import is_whole, read_object, read_run
+from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.folder import (
     Defining,
     encode,
@@ -120,7 +121,7 @@ class AnswerStore:
 
     @classmethod
     def create(
-        cls, out: Path, names: tuple[str, ...], dataset: str, run: JsonObject, identity: Defining
+        cls, out: Path, names: tuple[str, ...], dataset: str, run: RunFields, identity: Defining
     ) -> "AnswerStore":
         """Make the folder of a new run, to which this process alone writes from now on."""
         folder = unused_folder(out, "ab", dataset, identity)
@@ -157,9 +158,9 @@ class AnswerStore:
         return store
 
     @property
-    def run(self) -> JsonObject:
+    def run(self) -> RunFields:
         """The content of `run.json`."""
-        return read_object(self.folder / RUN)
+        return read_run(self.folder / RUN)
 
     def has_turn(self, turn: Turn) -> bool:
         """Return True if both servers have taken the turn to its end."""

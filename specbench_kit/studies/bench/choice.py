@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields
 
 from specbench_kit.core.errors import MethodError, SkitError, by_reason
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import RECORDED
 from specbench_kit.methods.base import GROUPS, LONGEST_DRAFT, Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import resolve_target
 from specbench_kit.models.draft_library import AUTO, bundled_for
+from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.provenance import without_folders
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load
@@ -80,7 +80,7 @@ def tuned_options(settings: BenchSettings) -> TunedOptions | None:
     )
 
 
-def describe_tuning(settings: BenchSettings) -> dict[str, JsonObject]:
+def describe_tuning(settings: BenchSettings) -> dict[str, RunFields]:
     """Return what `run.json` says of the tuned options, by the spec of each method that takes or
     lacks them.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
@@ -233,7 +233,7 @@ class RunExports:
                 self.timeline, {"method": method, "dataset": run.dataset.name, "time": time}
             )
             self._run.write_report(
-                TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n"
+                TIMELINE, json.dumps(to_builtins(trace), ensure_ascii=False, allow_nan=False) + "\n"
             )
             write_pictures(self._run.folder(PLOTS), self.timeline, f"{method}, {time}")
         if self._details is None:

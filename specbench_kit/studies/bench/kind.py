@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import require
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics import result_file
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.result import Comparison, RunResult
@@ -21,7 +20,7 @@ from specbench_kit.reports.comparison.tables import csv_rows
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.run import report as run_report
 from specbench_kit.reports.sections import headlines, machine
-from specbench_kit.reports.study import DEFAULT_COMMAND, Entry, Study, StudyKind, Tables
+from specbench_kit.reports.study import DEFAULT_COMMAND, Entry, Printed, Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument
@@ -171,7 +170,7 @@ class BenchKind(StudyKind[RunDocument, Comparison]):
         pages = [path for path in written if path.parent == folder and path.name != self.summary]
         return pages or written[:1]
 
-    def printed(self, study: BenchStudy) -> JsonObject:
+    def printed(self, study: BenchStudy) -> Printed:
         """Return what `--json` prints: the rows over all requests, and what limits them."""
         comparison = study.result
         return {

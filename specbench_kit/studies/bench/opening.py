@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import OptionValues, recorded_values
-from specbench_kit.core.typed_json import JsonObject, stated
+from specbench_kit.core.typed_json import stated
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import AS_DRAFTED, describe_range, describe_time
 from specbench_kit.methods.spec import describe_method
@@ -19,7 +19,7 @@ from specbench_kit.models.executors.base import name_of
 from specbench_kit.models.weights.blocks import read_record
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory, find_resumable
-from specbench_kit.runs.document import NumberFormat
+from specbench_kit.runs.document import NumberFormat, RunFields
 from specbench_kit.runs.line_file import lock, unlock
 from specbench_kit.runs.provenance import Provenance
 from specbench_kit.runs.resumption import require_same_environment
@@ -48,7 +48,7 @@ def open_runs(
     `join` goes on with those of an earlier process of the same command. Returned with remarks for the user. From now
     on no other process can write to them.
     """
-    described: list[JsonObject] = []
+    described: list[RunFields] = []
     config = _describe_config(settings, bench)
     conditions = provenance.collect(settings.argv)
     tuning = describe_tuning(settings)
@@ -137,7 +137,7 @@ def _describe(
     dataset: LoadedDataset,
     config: OptionValues,
     conditions: Provenance,
-) -> JsonObject:
+) -> RunFields:
     """Return the content of `run.json` that all methods share; prompts are hashed as the target
     reads them.
     """
@@ -182,7 +182,7 @@ def _published_format(source: ModelSource) -> str | None:
     if source.synthetic:
         return None
     # The folder of a converted GGUF file states the format of the conversion.
-    if types := read_record(source.folder).get("tensor_types"):
+    if types := read_record(source.folder).tensor_types:
         # Norms and biases are float32 in nearly every file, and some models have more of these than
         # of matrices.
         matrices = {name: count for name, count in types.items() if name != "F32"} or types

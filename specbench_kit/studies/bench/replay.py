@@ -14,7 +14,7 @@ from msgspec import structs
 from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.option import recorded_values
-from specbench_kit.core.typed_json import stated
+from specbench_kit.core.typed_json import Written, stated
 from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
@@ -34,6 +34,7 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.document import RunFields
 from specbench_kit.studies.bench.choice import chosen, describe_tuning, longest_draft, usable
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
@@ -305,7 +306,7 @@ class _ProgressCounter:
             yield record
 
 
-def dataset_of(trace: TraceFile) -> dict[str, object]:
+def dataset_of(trace: TraceFile) -> Written:
     """Return what the trace says of its dataset, with the number of prompts that are replayed under
     a limit.
     """
@@ -330,9 +331,7 @@ def dataset_of(trace: TraceFile) -> dict[str, object]:
     }
 
 
-def _describe(
-    settings: BenchSettings, trace: TraceFile, deployment: Deployment
-) -> dict[str, object]:
+def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> RunFields:
     """Return the content of `run.json` that all methods share."""
     return {
         "dataset": dataset_of(trace),

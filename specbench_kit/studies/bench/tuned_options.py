@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypedDict
 
 from msgspec import Meta
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.typed_json import convert
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.runs.document import LoweredOption
 from specbench_kit.runs.folder import to_json, write_text
 
 SCHEMA = 1
@@ -21,6 +23,24 @@ FOLDER = "tuned"
 """The folder of tuned options among what is bundled for a target: one file for each deployment."""
 MEASURED = "local"
 """The name of the file for runs without a deployment."""
+
+
+class TunedTrace(TypedDict, total=False):
+    """The trace that methods were tuned on. What it says of data set and models is kept as it is
+    there.
+    """
+
+    dataset: Annotated[
+        OptionValues | None, Meta(description="its prompts; null if it does not say")
+    ]
+    models: Annotated[dict[str, OptionValues | None], Meta(description="its models, by role")]
+    requests: Annotated[int, Meta(description="requests that were replayed")]
+    trace: Annotated[str, Meta(description="SHA-256 of its file")]
+    seed: Annotated[int, Meta(description="seed of the candidates")]
+    argv: Annotated[list[str], Meta(description="command line")]
+    lowered_limits: Annotated[
+        dict[str, LoweredOption], Meta(description="methods that draft shorter than by default")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +132,12 @@ class TunedOptions:
         ),
     ]
     run: Annotated[
-        Mapping[str, object],
+        TunedTrace,
         Meta(
             description="what was replayed: data set, models, requests, hash of the trace, seed and command "
             "line"
         ),
-    ] = field(default_factory=dict)
+    ] = field(default_factory=TunedTrace)
     drafts: Annotated[
         list[TunedDraft],
         Meta(

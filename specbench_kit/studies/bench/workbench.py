@@ -41,7 +41,7 @@ from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.subject import random_model
 from specbench_kit.runs import provenance
-from specbench_kit.runs.document import HiddenStates
+from specbench_kit.runs.document import HiddenStates, RunFields
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, longest_draft, usable
 from specbench_kit.studies.bench.conversations import max_conversation_tokens
@@ -248,7 +248,7 @@ class Workbench:
     def _remote_capacity(self, server: "ServerConnection") -> int:
         return min([server.target.context, *(runner.capacity for runner in self.runners.values())])
 
-    def describe_hidden_states(self, method: Method) -> dict[str, object]:
+    def describe_hidden_states(self, method: Method) -> RunFields:
         """Return the part `hidden_states` of `run.json` if verdicts carry hidden states over a
         link.
         """

@@ -6,7 +6,7 @@ A log is an engine's own, or the file of a benchmark that was run against a serv
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import FAILED, FileReading
 from specbench_kit.core.typed_json import whole_number
+from specbench_kit.datasets.base import Row
 from specbench_kit.studies.ab.imports.base import ResultFile, reading_of, recognised
 
 LEAST_REQUESTS = 30
@@ -156,7 +157,7 @@ def _engine_log(text: str, path: Path) -> ServerLog:
     return ServerLog(requests, reading)
 
 
-def _json_rows(text: str, path: Path) -> Iterator[tuple[Mapping[str, object], str]]:
+def _json_rows(text: str, path: Path) -> Iterator[tuple[Row, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             location = f"{path}:{number}"
@@ -171,12 +172,12 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[Mapping[str, object], st
             yield row, location
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[tuple[Mapping[str, object], str]]:
+def _csv_rows(text: str, path: Path) -> Iterator[tuple[Row, str]]:
     for number, row in enumerate(csv.DictReader(text.splitlines()), 2):
         yield row, f"{path}:{number}"
 
 
-def _name(row: Mapping[str, object], location: str) -> str:
+def _name(row: Row, location: str) -> str:
     """Return whose log has rows like this one."""
     name = next((name for name, columns in _ROWS.items() if columns.at in row), None)
     if name is None:
@@ -184,7 +185,7 @@ def _name(row: Mapping[str, object], location: str) -> str:
     return name
 
 
-def _request(row: Mapping[str, object], columns: _Columns, label: str) -> LoggedRequest:
+def _request(row: Row, columns: _Columns, label: str) -> LoggedRequest:
     try:
         times = [
             float(str(row[name])) / columns.per_s

@@ -1,14 +1,13 @@
 """Tables that others published, predicted, as a kind of study."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Document, Figure
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.field import report
@@ -48,7 +47,7 @@ class FieldKind(StudyKind[RunDescription, FieldSummary]):
         """Return what was compared."""
         return "modelled time; measured by others, each with an engine of its own"
 
-    def files(self, study: FieldStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: FieldStudy) -> Tables:
         """Return a row per number."""
         return {
             "numbers.csv": [

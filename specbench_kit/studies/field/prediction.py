@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from specbench_kit.core.errors import require
-from specbench_kit.core.option import from_keywords
+from specbench_kit.core.option import OptionValues, from_keywords
 from specbench_kit.decoding.latency import sums_of
 from specbench_kit.deployments.description import corners
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -121,7 +121,7 @@ class TablePrediction:
         in_flight = bool(table.requests)
         prompt, output = table.lengths(series)
         own = table.series[series]
-        values: dict[str, object] = {
+        values: OptionValues = {
             "system": (BESIDE if method != BASELINE else PLAIN,),
             "method": (method,),
             "scheduler": (f"chunked:tokens={table.step_tokens}",),

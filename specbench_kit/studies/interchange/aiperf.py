@@ -8,16 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, to_builtins
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import CANCELLED, FAILED, WARM_UP
-from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.core.typed_json import convert
+from specbench_kit.datasets.base import Row
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.studies.interchange.aiperf_records import AIPerfRecord, RecordMetrics
 from specbench_kit.studies.interchange.base import ForeignTrace, Format, dialogues, formats
 from specbench_kit.studies.interchange.verifications import (
     VerifiedRequest,
-    parse_acceptance,
     read_acceptance,
     trace_of,
 )
@@ -27,6 +29,51 @@ if TYPE_CHECKING:
 
 
 WITHOUT_ACCEPTANCE = "without spec_decode_acceptance"
+
+
+MetricValue = float | list[float]
+
+
+class ExportedMetric(Struct):
+    """A metric of a written record, a number or one for each chunk, with its unit."""
+
+    value: MetricValue
+    unit: str
+
+
+class ExportedMetadata(Struct, kw_only=True):
+    """Which request a written record is about, and when it was sent and answered."""
+
+    session_num: int
+    conversation_id: str
+    turn_index: int
+    x_request_id: str
+    x_correlation_id: str
+    request_start_ns: int
+    request_ack_ns: int | None = None
+    request_end_ns: int
+    worker_id: str = "skit"
+    record_processor_id: str = "skit"
+    benchmark_phase: str = "profiling"
+    was_cancelled: bool = False
+    cancellation_time_ns: int | None = None
+    time_kind: str
+
+
+class ExportedError(Struct):
+    """Why a request failed, which AIPerf writes with a code of HTTP."""
+
+    code: int | None = None
+    type: str = "RequestError"
+    message: str = ""
+
+
+class ExportedRecord(Struct):
+    """A written line of the file."""
+
+    metadata: ExportedMetadata
+    metrics: dict[str, ExportedMetric]
+    error: ExportedError | None
 
 
 @formats.register("aiperf")
@@ -63,10 +110,12 @@ class AIPerf(Format):
         started_at = run.document.started_at
         started_s = datetime.fromisoformat(started_at).timestamp() if started_at else 0.0
         rows = _rows(run.records(), started_s)
-        return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+        return "".join(
+            json.dumps(to_builtins(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows
+        )
 
 
-def _read_record(line: str, row: JsonObject) -> VerifiedRequest | str:
+def _read_record(line: str, row: Row) -> VerifiedRequest | str:
     """Return the request of a record, or why it is left out."""
     try:
         record = convert(AIPerfRecord, row)
@@ -74,9 +123,9 @@ def _read_record(line: str, row: JsonObject) -> VerifiedRequest | str:
             return WARM_UP
         if record.was_cancelled or record.error is not None:
             return CANCELLED if record.was_cancelled else FAILED
-        if not record.spec_decode_acceptance:
+        acceptance = record.spec_decode_acceptance
+        if acceptance is None or acceptance.says_nothing:
             return WITHOUT_ACCEPTANCE
-        acceptance = parse_acceptance(record.spec_decode_acceptance)
         if record.metadata is None or record.metadata.x_request_id is None:
             raise ValueError("metadata.x_request_id is missing")
         metrics = record.metrics or RecordMetrics()
@@ -91,49 +140,43 @@ def _read_record(line: str, row: JsonObject) -> VerifiedRequest | str:
         raise SkitError(f"{line}: not a record of AIPerf ({error})") from error
 
 
-def _rows(records: Sequence[RequestRecord], started_s: float) -> Iterator[dict[str, object]]:
+def _rows(records: Sequence[RequestRecord], started_s: float) -> Iterator[ExportedRecord]:
     session = 0
     for repeat in sorted({record.repeat for record in records}):
         for name, turns in dialogues(
             [record for record in records if record.repeat == repeat]
         ).items():
             for turn, record in enumerate(turns):
-                identity = {"session_num": session, "conversation_id": name, "turn_index": turn}
                 error = None
                 if record.finish_reason == "error":
-                    error = {
-                        "code": None,
-                        "type": "RequestError",
-                        "message": record.error or "the request failed",
-                    }
-                metadata = identity | _metadata(record, started_s)
-                yield {"metadata": metadata, "metrics": _metrics(record), "error": error}
+                    error = ExportedError(message=record.error or "the request failed")
+                metadata = _metadata(record, started_s, session, name, turn)
+                yield ExportedRecord(metadata, _metrics(record), error)
             session += 1
 
 
-def _metadata(record: RequestRecord, started_s: float) -> dict[str, object]:
+def _metadata(
+    record: RequestRecord, started_s: float, session: int, conversation: str, turn: int
+) -> ExportedMetadata:
     finished_s = started_s + (record.finished_s or 0.0)
     name = f"{record.request_id}#{record.repeat}"
-    return {
-        "x_request_id": name,
-        "x_correlation_id": name,
-        "request_start_ns": round((finished_s - (record.e2e_s or 0.0)) * 1e9),
-        "request_ack_ns": None,
-        "request_end_ns": round(finished_s * 1e9),
-        "worker_id": "skit",
-        "record_processor_id": "skit",
-        "benchmark_phase": "profiling",
-        "was_cancelled": False,
-        "cancellation_time_ns": None,
-        "time_kind": record.time_kind,
-    }
+    return ExportedMetadata(
+        session_num=session,
+        conversation_id=conversation,
+        turn_index=turn,
+        x_request_id=name,
+        x_correlation_id=name,
+        request_start_ns=round((finished_s - (record.e2e_s or 0.0)) * 1e9),
+        request_end_ns=round(finished_s * 1e9),
+        time_kind=record.time_kind,
+    )
 
 
-def _metrics(record: RequestRecord) -> dict[str, object]:
+def _metrics(record: RequestRecord) -> dict[str, ExportedMetric]:
     """Return the metrics that have a value; AIPerf leaves the others out, too."""
     prompt = len(record.prompt_ids) or None
     tokens = len(record.output_ids)
-    metrics: Mapping[str, tuple[object, str]] = {
+    metrics: Mapping[str, tuple[MetricValue | None, str]] = {
         "input_sequence_length": (prompt, "tokens"),
         "time_to_first_token": (_milliseconds(record.ttft_s), "ms"),
         "request_latency": (_milliseconds(record.e2e_s), "ms"),
@@ -149,7 +192,7 @@ def _metrics(record: RequestRecord) -> dict[str, object]:
     if record.finish_reason == "error":
         metrics = {"error_isl": (prompt, "tokens")}
     return {
-        name: {"value": value, "unit": unit}
+        name: ExportedMetric(value, unit)
         for name, (value, unit) in metrics.items()
         if value is not None
     }

@@ -5,7 +5,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from specbench_kit.core.foreign_file import PER_SECOND
-from specbench_kit.core.typed_json import JsonObject, Number
+from specbench_kit.core.typed_json import Number
+from specbench_kit.studies.interchange.verifications import Acceptance
 
 PROFILING = "profiling"
 """The phase whose requests count; the others warm the server up."""
@@ -66,18 +67,25 @@ class RecordMetrics(Struct):
         return self.time_to_first_token or self.ttft
 
 
+class RecordedError(Struct):
+    """Why a request failed."""
+
+    type: str | None = None
+    message: str | None = None
+
+
 class AIPerfRecord(Struct):
     """A line of the file."""
 
     metadata: RecordMetadata | None = None
     metrics: RecordMetrics | None = None
-    error: JsonObject | None = None
-    spec_decode_acceptance: JsonObject | None = None
+    error: RecordedError | None = None
+    spec_decode_acceptance: Acceptance | None = None
 
     @property
     def was_cancelled(self) -> bool:
         """True for a request that AIPerf broke off itself."""
-        broken_off = self.error is not None and self.error.get("type") == "RequestCancellationError"
+        broken_off = self.error is not None and self.error.type == "RequestCancellationError"
         return broken_off or (self.metadata is not None and self.metadata.was_cancelled)
 
     @property

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.registry import Registry
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import MAY_BE_UNKNOWN, RequestRecord
 from specbench_kit.runs.folder import write_text
 
@@ -32,7 +32,7 @@ class ForeignRun:
     method: str
     records: Sequence[RequestRecord]
     started_at: str | None = None
-    config: JsonObject = field(default_factory=dict)
+    config: OptionValues = field(default_factory=dict)
     notes: Sequence[str] = ()
     doubts: Sequence[str] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)

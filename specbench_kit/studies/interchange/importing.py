@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import FileReading, described_readings
 from specbench_kit.core.option import MODELS, RUN, Option
+from specbench_kit.core.typed_json import Written
+from specbench_kit.runs.document import RunFields
 from specbench_kit.studies.interchange.base import ForeignRun, ForeignTrace, formats
 
 if TYPE_CHECKING:
@@ -24,7 +26,14 @@ CONFIG = (
     "device",
     "dtype",
 )
-ENVIRONMENT = ("argv", "git_commit", "git_dirty", "versions", "platform", "hardware")
+ENVIRONMENT: RunFields = {
+    "argv": None,
+    "git_commit": None,
+    "git_dirty": None,
+    "versions": None,
+    "platform": None,
+    "hardware": None,
+}
 """Fields of `run.json` about the software and the machine, which other tools do not record."""
 MODEL_FIELDS = ("name", "hash", "parameters")
 
@@ -52,7 +61,7 @@ class _Import:
     names: ImportNames
     argv: tuple[str, ...]
 
-    def dataset(self, count: int) -> dict[str, object]:
+    def dataset(self, count: int) -> Written:
         name = self.names.dataset or formats.get(self.format_name).dataset
         return {
             "name": name,
@@ -75,14 +84,14 @@ class _Import:
             doubts=foreign.doubts if isinstance(foreign, ForeignRun) else (),
         )
 
-    def models(self, draft: str | None) -> dict[str, object]:
+    def models(self, draft: str | None) -> Written:
         unknown = dict.fromkeys(MODEL_FIELDS)
         return {
             "target": {**unknown, "name": self.names.target},
             "draft": {**unknown, "name": draft},
         }
 
-    def origin(self, notes: Sequence[str]) -> dict[str, object]:
+    def origin(self, notes: Sequence[str]) -> Written:
         """Return the tool and the file, and the software that imported it."""
         from specbench_kit.runs import provenance
 
@@ -140,7 +149,7 @@ def import_file(
     return conclusion
 
 
-def _describe(source: _Import, foreign: ForeignRun, *, has_baseline: bool) -> dict[str, object]:
+def _describe(source: _Import, foreign: ForeignRun, *, has_baseline: bool) -> RunFields:
     """Return the content of `run.json`; null stands for what the tool does not record."""
     prompts = {record.request_id for record in foreign.records}
     repeats = 1 + max(record.repeat for record in foreign.records)
@@ -160,7 +169,7 @@ def _describe(source: _Import, foreign: ForeignRun, *, has_baseline: bool) -> di
         "imported": source.origin(foreign.notes),
         **described_readings([source.reading(foreign)]),
         "started_at": foreign.started_at,
-        **dict.fromkeys(ENVIRONMENT),
+        **ENVIRONMENT,
     }
 
 
@@ -191,7 +200,8 @@ def import_trace(
         "config": dict.fromkeys(("max_new_tokens", "seed", "limit", "dtype")),
         "imported": source.origin(foreign.notes),
         **described_readings([reading]),
-        **dict.fromkeys(("started_at", *ENVIRONMENT)),
+        "started_at": None,
+        **ENVIRONMENT,
     }
     lacks = (DRAFT_STATISTICS, STEP_TIMES, *foreign.lacks)
     header = TraceHeader(foreign.max_draft, 0.0, (0.0,) * (foreign.max_draft + 1), run, lacks=lacks)

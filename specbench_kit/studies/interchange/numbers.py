@@ -22,7 +22,7 @@ def numbers_of(run: "RunDirectory") -> dict[str, float]:
         f"{run.path} has no summary.json: let skit bench --resume finish the run",
     )
     overall = run.summary()["overall"]
-    values: dict[str, object] = {metric.name: overall.get(metric.name) for metric in METRICS}
+    values: dict[str, float | None] = {metric.name: overall.get(metric.name) for metric in METRICS}
     for name, bounds in (overall.get("intervals") or {}).items():
         values[f"{name}_low"], values[f"{name}_high"] = bounds or (None, None)
     for name in (one.name for one in DISTRIBUTIONS):

@@ -13,6 +13,8 @@ from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.reports.study import StudyKind
 from specbench_kit.studies.kinds import kinds
 
+JsonSchema = JsonObject
+"""A schema, or a part of one, in the form of the standard that DIALECT names."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -62,7 +64,7 @@ def formats() -> dict[str, str]:
     return {name: entry.summary for name, entry in FILE_FORMATS.items()} | folders
 
 
-def json_schema(name: str) -> JsonObject:
+def json_schema(name: str) -> JsonSchema:
     """Return the JSON Schema of a format; SkitError if there is no format of that name."""
     if name not in (known := formats()):
         raise SkitError(
@@ -87,7 +89,7 @@ def _both_files(kind: StudyKind[Any, Any]) -> type[msgspec.Struct]:
     return msgspec.defstruct(f"FolderOf{type(kind).__name__.removesuffix('Kind')}", [run, result])
 
 
-def _describe_metrics(definitions: JsonObject) -> None:
+def _describe_metrics(definitions: JsonSchema) -> None:
     """Describe the metrics by their definitions, which are no `Meta` of their fields."""
     holders: list[type[MetricValues]] = [MetricValues, *MetricValues.__subclasses__()]
     for kind in holders:
@@ -96,7 +98,7 @@ def _describe_metrics(definitions: JsonObject) -> None:
                 definition["properties"][name]["description"] = description
 
 
-def _schema_of_other_types(kind: type) -> dict[str, Any]:
+def _schema_of_other_types(kind: type) -> dict[str, str]:
     """Return a schema that allows any value, for types that msgspec does not describe, such as
     latency models.
     """
@@ -119,7 +121,7 @@ class ObjectTable(NamedTuple):
     rows: list[FieldRow]
 
 
-def object_tables(schema: JsonObject) -> Iterator[ObjectTable]:
+def object_tables(schema: JsonSchema) -> Iterator[ObjectTable]:
     """Yield a table for each kind of object that a schema defines, the outermost first."""
     definitions = schema["$defs"]
     outermost = schema["$ref"].rpartition("/")[2]
@@ -137,7 +139,7 @@ def object_tables(schema: JsonObject) -> Iterator[ObjectTable]:
         yield ObjectTable(title, definition.get("description", ""), rows)
 
 
-def _kind(content: JsonObject) -> str:
+def _kind(content: JsonSchema) -> str:
     """Return the type of a field in words, such as `list of integer or null`."""
     if "$ref" in content:
         return str(content["$ref"]).rpartition("/")[2]

@@ -9,10 +9,13 @@ from itertools import accumulate, chain, groupby, starmap
 from math import inf
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta, Struct, to_builtins
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject, shown
+from specbench_kit.core.typed_json import convert
+from specbench_kit.datasets.base import Row
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.studies.interchange.base import UNKNOWN, ForeignRun, Format, dialogues, formats
@@ -25,6 +28,33 @@ LATEST = 2**33
 """Seconds since 1970 beyond which a number is not taken for a time stamp."""
 FAILED = "ERROR"
 """The answer that Spec-Bench writes for a turn that raised an error."""
+Tokens = Annotated[float, Meta(gt=-1e15, lt=1e15)]
+"""A whole number, which some engines write as 10.0."""
+
+
+class AnsweredRepeat(Struct, kw_only=True, omit_defaults=True):
+    """One repeat of a question: the lists have an entry per turn, but `accept_lengths`, which has one
+    per round of all turns. `idxs` is an older name of `decoding_steps`.
+    """
+
+    index: Tokens
+    turns: list[str]
+    decoding_steps: list[Tokens] | None = None
+    new_tokens: list[Tokens]
+    wall_time: list[float]
+    accept_lengths: list[Tokens]
+    idxs: list[Tokens] | None = None
+
+
+class AnsweredQuestion(Struct, kw_only=True):
+    """A line of the file: the answers to one question."""
+
+    question_id: str | int | float
+    category: str = "spec-bench"
+    answer_id: str = ""
+    model_id: str | None = "unnamed"
+    choices: list[AnsweredRepeat]
+    tstamp: float | str | None = None
 
 
 @formats.register("spec-bench")
@@ -41,15 +71,15 @@ class SpecBenchAnswers(Format):
     dataset = "spec-bench"
 
     def read(self, path: Path) -> ForeignRun:
-        rows = list(read_rows(path))
-        if not rows:
+        answers = [(line, _answer(line, row)) for line, row in read_rows(path)]
+        if not answers:
             raise SkitError(f"{path} holds no answer: give an answer file of Spec-Bench")
-        names = dict.fromkeys(str(row.get("model_id", "unnamed")) for _, row in rows)
+        names = dict.fromkeys(str(answer.model_id) for _, answer in answers)
         if len(names) > 1:
             raise SkitError(
                 f"{path} holds answers of several models: {', '.join(names)}; import one file for each"
             )
-        records = [record for line, row in rows for record in _records(line, row)]
+        records = [record for line, answer in answers for record in _records(line, answer)]
         if not records:
             raise SkitError(f"{path} holds no answer: every question's choices are empty")
         # Spec-Bench decodes one request after the other.
@@ -59,8 +89,8 @@ class SpecBenchAnswers(Format):
             record.finished_s = end_s
         stamps = [
             stamp
-            for _, row in rows
-            if isinstance(stamp := row.get("tstamp"), int | float) and 0 < stamp < LATEST
+            for _, answer in answers
+            if isinstance(stamp := answer.tstamp, int | float) and 0 < stamp < LATEST
         ]
         started_at = (
             datetime.fromtimestamp(min(stamps), UTC).isoformat(timespec="seconds")
@@ -92,66 +122,69 @@ class SpecBenchAnswers(Format):
             _row(name, repeats, document, folder)
             for name in dict.fromkeys(chain.from_iterable(repeats))
         )
-        return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+        return "".join(
+            json.dumps(to_builtins(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows
+        )
 
 
-def _records(line: str, row: JsonObject) -> Iterator[RequestRecord]:
+def _answer(line: str, row: Row) -> AnsweredQuestion:
+    """Return the answers in a row of the file."""
+    try:
+        return convert(AnsweredQuestion, row)
+    except ValueError as error:
+        raise SkitError(f"{line}: not an answer of Spec-Bench ({error})") from error
+
+
+def _records(line: str, answer: AnsweredQuestion) -> Iterator[RequestRecord]:
     """Yield a record per turn of every choice; a choice is a repeat."""
     try:
-        for choice in row["choices"]:
-            turns = choice["turns"]
-            if not isinstance(turns, list):
-                raise ValueError(f"turns must be a list, not {shown(turns)}")
-            for turn, text in enumerate(turns):
-                name = str(row["question_id"])
-                identity = name if len(turns) == 1 else f"{name}/{turn + 1}"
-                yield _record(
-                    identity, str(row.get("category", SpecBenchAnswers.dataset)), text, choice, turn
-                )
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise SkitError(f"{line}: not an answer of Spec-Bench ({reason})") from error
+        for choice in answer.choices:
+            for turn in range(len(choice.turns)):
+                yield _record(answer, choice, turn)
+    except (IndexError, ValueError, OverflowError) as error:
+        raise SkitError(f"{line}: not an answer of Spec-Bench ({error})") from error
 
 
-def _record(
-    identity: str, category: str, text: str, choice: JsonObject, turn: int
-) -> RequestRecord:
-    tokens = int(choice["new_tokens"][turn])
-    wall_s = float(choice["wall_time"][turn])
+def _record(answer: AnsweredQuestion, choice: AnsweredRepeat, turn: int) -> RequestRecord:
+    name = str(answer.question_id)
+    text = choice.turns[turn]
+    tokens = int(choice.new_tokens[turn])
+    wall_s = choice.wall_time[turn]
     if not 0 <= wall_s < inf:
         raise ValueError(f"wall_time must be seconds, not {wall_s}")
     return RequestRecord.from_document(
         {
-            "request_id": identity,
-            "category": category,
+            "request_id": name if len(choice.turns) == 1 else f"{name}/{turn + 1}",
+            "category": answer.category,
             "prompt_ids": [],
             "output_ids": [None] * tokens,
             "text": text,
             "finish_reason": "error" if text == FAILED else "length",
             "error": "Spec-Bench records an error" if text == FAILED else None,
             "e2e_s": wall_s,
-            "repeat": int(choice["index"]),
+            "repeat": int(choice.index),
             "rounds": _rounds(_accept_lengths(choice)[turn], tokens),
         }
     )
 
 
-def _accept_lengths(choice: JsonObject) -> list[list[int]]:
+def _accept_lengths(choice: AnsweredRepeat) -> list[list[int]]:
     """Return the accept lengths of each turn, which the file holds one after the other.
 
     A turn ends where its steps end, which some engines count from 0; if the steps do not add up,
     where its tokens end.
     """
-    lengths = [int(length) for length in choice["accept_lengths"]]
-    turns = len(choice["turns"])
-    steps = [int(count) for count in choice.get("decoding_steps", choice.get("idxs", ()))]
+    lengths = [int(length) for length in choice.accept_lengths]
+    turns = len(choice.turns)
+    counted = choice.idxs if choice.decoding_steps is None else choice.decoding_steps
+    steps = [int(count) for count in counted or ()]
     for counts in (steps, [count + 1 for count in steps]):
         if len(counts) == turns and sum(counts) == len(lengths):
             return [
                 lengths[end - count : end]
                 for end, count in zip(accumulate(counts), counts, strict=True)
             ]
-    tokens = [int(count) for count in choice["new_tokens"]]
+    tokens = [int(count) for count in choice.new_tokens]
     by_turn: list[list[int]] = [[] for _ in tokens]
     turn = 0
     for length in lengths:
@@ -161,12 +194,12 @@ def _accept_lengths(choice: JsonObject) -> list[list[int]]:
     return by_turn
 
 
-def _rounds(lengths: Sequence[int], tokens: int) -> list[dict[str, object]]:
+def _rounds(lengths: Sequence[int], tokens: int) -> list[Mapping[str, int | None]]:
     """Return rounds that commit `tokens` in all; the last rounds lack what the end of the output
     cuts off.
     """
     first = max(0, tokens - sum(lengths))
-    rounds: list[dict[str, object]] = (
+    rounds: list[Mapping[str, int | None]] = (
         [{**UNKNOWN, "accepted": 0, "committed": first}] if first else []
     )
     remaining = tokens - first
@@ -184,27 +217,27 @@ def _row(
     repeats: Sequence[Mapping[str, Sequence[RequestRecord]]],
     run: "RunDocument",
     folder: str,
-) -> dict[str, object]:
+) -> AnsweredQuestion:
     """Return the line of one question, with a choice for every repeat that holds its dialogue."""
     choices = {index: turns[name] for index, turns in enumerate(repeats) if name in turns}
     first = next(iter(choices.values()))[0]
     started_at = run.started_at
-    return {
-        "question_id": int(name) if name.isdigit() else name,
-        "category": first.category,
-        "answer_id": f"{folder}/{name}",
-        "model_id": run.method,
-        "choices": list(starmap(_choice, choices.items())),
-        "tstamp": datetime.fromisoformat(started_at).timestamp() if started_at else None,
-    }
+    return AnsweredQuestion(
+        question_id=int(name) if name.isdigit() else name,
+        category=first.category,
+        answer_id=f"{folder}/{name}",
+        model_id=run.method,
+        choices=list(starmap(_choice, choices.items())),
+        tstamp=datetime.fromisoformat(started_at).timestamp() if started_at else None,
+    )
 
 
-def _choice(index: int, turns: Sequence[RequestRecord]) -> dict[str, object]:
-    return {
-        "index": index,
-        "turns": [FAILED if record.finish_reason == "error" else record.text for record in turns],
-        "decoding_steps": [len(record.rounds) for record in turns],
-        "new_tokens": [len(record.output_ids) for record in turns],
-        "wall_time": [record.e2e_s or 0.0 for record in turns],
-        "accept_lengths": [step.accepted + 1 for record in turns for step in record.rounds],
-    }
+def _choice(index: int, turns: Sequence[RequestRecord]) -> AnsweredRepeat:
+    return AnsweredRepeat(
+        index=index,
+        turns=[FAILED if record.finish_reason == "error" else record.text for record in turns],
+        decoding_steps=[len(record.rounds) for record in turns],
+        new_tokens=[len(record.output_ids) for record in turns],
+        wall_time=[record.e2e_s or 0.0 for record in turns],
+        accept_lengths=[step.accepted + 1 for record in turns for step in record.rounds],
+    )

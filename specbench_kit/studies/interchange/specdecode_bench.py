@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject, shown
+from specbench_kit.core.typed_json import shown
+from specbench_kit.datasets.base import Row
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.studies.interchange.base import ForeignTrace, Format, formats
 
@@ -64,7 +65,7 @@ class SpecDecodeBench(Format):
         return ForeignTrace(requests, max_draft, draft=name, notes=_notes(recorded))
 
 
-def _drafter(path: Path, row: JsonObject, draft: str | None) -> str:
+def _drafter(path: Path, row: Row, draft: str | None) -> str:
     names = [key.removeprefix(PREFIX) for key in row if key.startswith(PREFIX)]
     if draft in names or (draft is None and len(names) == 1):
         return draft or names[0]
@@ -72,7 +73,7 @@ def _drafter(path: Path, row: JsonObject, draft: str | None) -> str:
     raise SkitError(f"{path}: name one of its drafters with --draft: {content}")
 
 
-def _recorded_request(line: str, row: JsonObject, name: str) -> RecordedRequest:
+def _recorded_request(line: str, row: Row, name: str) -> RecordedRequest:
     """Return a request up to the first end of its answer and of its accepted lengths.
 
     The published files of EAGLE have lengths beyond the end of the answer, where nothing is

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import Count, JsonObject, convert, shown
+from specbench_kit.core.typed_json import Count, shown
 from specbench_kit.studies.interchange.base import ForeignTrace
 
 if TYPE_CHECKING:
@@ -39,6 +39,11 @@ class Acceptance(Struct):
     acceptance_histogram_by_draft_length: dict[str, Histogram] | None = None
     completion_tokens: int | None = None
 
+    @property
+    def says_nothing(self) -> bool:
+        """Whether the object is empty, as a server writes it that does not speculate."""
+        return self == Acceptance()
+
 
 class VerifiedRequest(NamedTuple):
     """One request: its numbers of tokens, the longest draft that was configured, and its verified
@@ -53,11 +58,6 @@ class VerifiedRequest(NamedTuple):
     longest: int
     rounds: "Sequence[DraftOutcome]"
     ordered: bool
-
-
-def parse_acceptance(content: JsonObject) -> Acceptance:
-    """Return the typed object; a wrong field raises ValueError."""
-    return convert(Acceptance, content)
 
 
 def read_acceptance(

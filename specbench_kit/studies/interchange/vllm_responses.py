@@ -5,12 +5,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.core.typed_json import convert
+from specbench_kit.datasets.base import Row
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.studies.interchange.base import ForeignTrace, Format, formats
 from specbench_kit.studies.interchange.verifications import (
+    Acceptance,
     VerifiedRequest,
-    parse_acceptance,
     read_acceptance,
     trace_of,
 )
@@ -28,7 +29,7 @@ class ResponseUsage(Struct):
 class ResponseMetrics(Struct):
     """The metrics of a response."""
 
-    speculative_decoding: JsonObject | None = None
+    speculative_decoding: Acceptance | None = None
 
 
 class VLLMResponse(Struct):
@@ -64,18 +65,18 @@ class VLLMResponses(Format):
         )
 
 
-def _read_response(line: str, row: JsonObject) -> VerifiedRequest | None:
+def _read_response(line: str, row: Row) -> VerifiedRequest | None:
     """Return the request of a response; None if the response does not tell of verifications."""
     try:
         response = convert(VLLMResponse, row)
-        if response.metrics is None or not response.metrics.speculative_decoding:
+        acceptance = response.metrics.speculative_decoding if response.metrics else None
+        if acceptance is None or acceptance.says_nothing:
             return None
         if response.id is None or response.usage is None:
             raise ValueError(f"{'id' if response.id is None else 'usage'} is missing")
         usage = response.usage
         prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
         output = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
-        acceptance = parse_acceptance(response.metrics.speculative_decoding)
         return read_acceptance(str(response.id), prompt, output, acceptance)
     except ValueError as error:
         raise SkitError(f"{line}: not a response of vLLM ({error})") from error

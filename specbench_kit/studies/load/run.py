@@ -13,8 +13,9 @@ import torch
 from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject, convert, stated
+from specbench_kit.core.typed_json import Written, convert, stated
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.deployments.base import Deployment, Endpoint
@@ -30,7 +31,7 @@ from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
 from specbench_kit.runs.deployment import Link
-from specbench_kit.runs.document import ServerReference
+from specbench_kit.runs.document import RunFields, ServerReference
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.runs.machine.probe import probe_here
@@ -242,7 +243,7 @@ def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) 
     return LoadFigures(devices=point.devices, rate=point.rate, round_s=trips, figures=metrics)
 
 
-def _describe_profile(profile: Profile) -> JsonObject:
+def _describe_profile(profile: Profile) -> Written:
     """Return what `run.json` says about the profile: how far it is to be trusted, and round trips
     of a busy server.
     """
@@ -255,11 +256,11 @@ def _describe_profile(profile: Profile) -> JsonObject:
 
 def _describe(
     settings: LoadSettings,
-    config: JsonObject,
+    config: OptionValues,
     trace: TraceFile,
     deployment: Deployment,
     welcome: Welcome,
-) -> JsonObject:
+) -> RunFields:
     """Return the content of `run.json`."""
     return {
         "command": "load",

@@ -20,8 +20,8 @@ from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import StatedFile, described_readings
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.profilers import cards
@@ -150,7 +150,7 @@ def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[s
     }
 
 
-def _write_devices(folder: Path, market: Market, content: JsonObject) -> None:
+def _write_devices(folder: Path, market: Market, content: cards.Table) -> None:
     """Write the deployment in which the plan's replica verifies for the devices that draft."""
     drafter = dict(content["drafter"])
     if cards.names_a_file(str(drafter.get("profile", ""))):
@@ -711,7 +711,7 @@ def _candidate(entry: Simulated, devices: int) -> SimulatedCandidate:
     )
 
 
-def _config(options: PlanOptions) -> JsonObject:
+def _config(options: PlanOptions) -> OptionValues:
     return {
         name: _shareable(value)
         for name, value in asdict(options).items()

@@ -79,7 +79,7 @@ def _derive(
     }
     run["workload"] = to_builtins(workload)
     run["device_memory_bytes"] = card.combined(settings.cards).memory_bytes
-    results = [derive(settings, device, card, part, run["started_at"]) for part in parts]
+    results = [derive(settings, device, card, part, str(run["started_at"])) for part in parts]
     names = "-".join(part.subject.name for part in parts)
     folder = unused_folder(settings.out, settings.command, f"{names}-{card.name}", run["config"])
     write_text(folder / "run.json", to_json(run))

@@ -7,17 +7,18 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
-from msgspec import to_builtins
+from msgspec import Struct
 
-from specbench_kit.core.option import from_keywords
+from specbench_kit.core.option import OptionValues, from_keywords, select_fields
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import convert
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.description import described
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.papers.experiment import series_of
 from specbench_kit.papers.figure_row import FigureRow, Figures
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
@@ -61,14 +62,12 @@ class DecodingExperiment(SyntheticPrompts):
             yield FigureRow(label, {}, _estimates(summary["overall"]))
 
 
-def bench(options: JsonObject, report: CountCallback) -> Rows:
+def bench(options: OptionValues, report: CountCallback) -> Rows:
     """Return the rows of a decoding experiment with these options."""
-    series = {
-        label: DecodedSeries(**{**entry, "replaced": tuple(entry.get("replaced", ()))})
-        for label, entry in options["series"].items()
-    }
+    series = {label: convert(DecodedSeries, entry) for label, entry in series_of(options).items()}
     rows: Rows = []
-    for row in DecodingExperiment(**{**options, "series": series}).rows():
+    prompts = select_fields(SyntheticPrompts, options)
+    for row in DecodingExperiment(series=series, **prompts).rows():
         rows.append(row)
         report(len(rows), len(series))
     return rows
@@ -98,11 +97,25 @@ def _estimates(overall: Metrics) -> Figures:
     return {name: {"mean": value} for name, value in numbers.items()}
 
 
+class SloSource(Struct):
+    """The system whose time per token at a quantile makes the SLO of an experiment."""
+
+    system: str
+    acceptance: str
+    quantile: float
+
+
+class SloOptions(Struct):
+    """The option that takes the SLO from a system."""
+
+    slo_of: SloSource | None = None
+
+
 AN_SLO = "1/s"
 """Any promise; plain decoding takes as long whatever is promised."""
 
 
-def simulate(options: JsonObject, report: CountCallback) -> Rows:
+def simulate(options: OptionValues, report: CountCallback) -> Rows:
     """Return the rows of a grid of simulations."""
     settings = settings_of(_with_slo(options))
     builder = ScenarioBuilder(settings)
@@ -110,21 +123,22 @@ def simulate(options: JsonObject, report: CountCallback) -> Rows:
         settings, builder, Workers(settings.jobs), lambda *_: False, lambda *_: None, report
     )
     rows = flat_rows(simulation_grid.summarise(grid))
-    if reference := options.get("slo_of"):
+    if reference := convert(SloOptions, options).slo_of:
         # Every seed computes its own SLO, which must not keep the rows of seeds apart.
-        slo = f"quantile {reference['quantile']} of {reference['system']}"
+        slo = f"quantile {reference.quantile} of {reference.system}"
         rows = [replace(row, point={**row.point, "slo": slo}) for row in rows]
     return rows
 
 
-def _with_slo(options: JsonObject) -> JsonObject:
+def _with_slo(options: OptionValues) -> OptionValues:
     """Return options with the SLO in place of `slo_of`, the system whose time per token makes
     it.
     """
-    rest = dict(options)
-    if not (reference := rest.pop("slo_of", None)):
+    rest = {name: value for name, value in options.items() if name != "slo_of"}
+    reference = convert(SloOptions, options).slo_of
+    if reference is None:
         return rest
-    one = {name: [reference[name]] for name in ("system", "acceptance")}
+    one = {"system": [reference.system], "acceptance": [reference.acceptance]}
     settings = settings_of({**rest, **one, "slo": [AN_SLO], "slo_scale": [1.0]})
     tpot_s: list[float] = []
 
@@ -139,19 +153,19 @@ def _with_slo(options: JsonObject) -> JsonObject:
     simulation_grid.simulate_grid(
         settings, builder, Workers(settings.jobs), lambda *_: True, collect, lambda *_: None
     )
-    return {**rest, "slo": [f"{1 / float(np.quantile(tpot_s, reference['quantile'])):.4g}/s"]}
+    return {**rest, "slo": [f"{1 / float(np.quantile(tpot_s, reference.quantile)):.4g}/s"]}
 
 
-def capacity(options: JsonObject, report: CountCallback) -> Rows:
+def capacity(options: OptionValues, report: CountCallback) -> Rows:
     """Return the capacity of every series under every SLO."""
     settings = settings_of(options)
-    rule = CapacityRule(**{name: value for name, value in options.items() if name in RULE})
+    rule = CapacityRule(**select_fields(CapacityRule, options))
     builder = ScenarioBuilder(settings)
     found = capacities.find_capacities(settings, rule, builder, Workers(settings.jobs), report)
-    return list(map(FigureRow.of, to_builtins(found)))
+    return list(map(FigureRow.of, found))
 
 
-def settings_of(options: JsonObject) -> ServingSettings:
+def settings_of(options: OptionValues) -> ServingSettings:
     """Return the settings of a serving experiment with these options."""
     # `objective` belongs to the settings and to the rule of a capacity search; all other keys of a
     # rule are its own.

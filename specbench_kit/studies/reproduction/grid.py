@@ -3,27 +3,34 @@ from its rows.
 """
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
-from typing import Literal
-
-from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.deployments.fields import parse_field
-from specbench_kit.papers.experiment import GRID
+from specbench_kit.papers.derived import (
+    Average,
+    Axis,
+    Difference,
+    Pick,
+    Ratio,
+    SpanMean,
+    derived_of,
+    names_of,
+)
+from specbench_kit.papers.experiment import GRID, SeedOptions, series_of
 from specbench_kit.papers.figure_row import FigureRow, InputValue, Point, PointValue
 from specbench_kit.studies.reproduction.averages import Rows, over_seeds
 
-ExperimentCommand = Callable[[JsonObject, CountCallback], Rows]
+ExperimentCommand = Callable[[OptionValues, CountCallback], Rows]
 
 
 def estimated_rows_of(
-    command: ExperimentCommand, options: JsonObject, report: CountCallback, seeds: int
+    command: ExperimentCommand, options: OptionValues, report: CountCallback, seeds: int
 ) -> Rows:
     """Return `rows_of` with an estimate over `seeds` seeds, from the option `seed` on, at every
     number.
@@ -31,7 +38,7 @@ def estimated_rows_of(
     Derived figures are computed seed by seed, since equal seeds have the same workload: a ratio of
     two systems varies less than either of them.
     """
-    first: int = options.get("seed", 0)
+    first = SeedOptions.of(options).seed
     rows_by_seed: list[Rows] = []
     for done in range(seeds):
         # A single seed reports its own progress; several report how many of them are done.
@@ -42,7 +49,7 @@ def estimated_rows_of(
     return over_seeds(rows_by_seed)
 
 
-def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallback) -> Rows:
+def rows_of(command: ExperimentCommand, options: OptionValues, report: CountCallback) -> Rows:
     """Return the rows of every point of the grid and the figures derived from them."""
     command_options = {name: value for name, value in options.items() if name not in GRID}
     derived = derived_of(options)
@@ -66,42 +73,9 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
     return grid.rows
 
 
-class Axis(Struct, forbid_unknown_fields=True):
-    """An axis of a grid: the `key` of the input that it sets, and its values, or values by the
-    names that they get in the rows. Where each point sets several inputs, or none, `inputs` holds
-    them by the names of the points instead.
-    """
-
-    key: str = ""
-    values: list[InputValue] | dict[str, InputValue] = []
-    inputs: dict[str, dict[str, InputValue]] = {}
-
-    def __post_init__(self) -> None:
-        require(
-            bool(self.key and self.values) != bool(self.inputs),
-            "an axis has a key with values, or inputs",
-        )
-
-    @property
-    def names(self) -> list[InputValue]:
-        """The names of the points along the axis."""
-        return list(self.inputs or self.values)
-
-    @property
-    def keys(self) -> set[str]:
-        """The inputs that any point of the axis sets."""
-        return {self.key} if self.key else {key for own in self.inputs.values() for key in own}
-
-    def changes(self, name: InputValue) -> Mapping[str, InputValue]:
-        """Return the inputs that the point of that name sets; a value without a name is its own."""
-        if self.inputs:
-            return self.inputs[str(name)]
-        return {self.key: self.values[str(name)] if isinstance(self.values, dict) else name}
-
-
 def points_of(
-    axes: Mapping[str, Axis], options: JsonObject
-) -> Iterator[tuple[dict[str, PointValue], JsonObject]]:
+    axes: Mapping[str, Axis], options: OptionValues
+) -> Iterator[tuple[dict[str, PointValue], OptionValues]]:
     """Yield every point of the grid: its value names by axis, and its options."""
     for names in product(*(axis.names for axis in axes.values())):
         point_options = options
@@ -109,70 +83,6 @@ def points_of(
             for key, value in axis.changes(name).items():
                 point_options = replace_input(point_options, key, value)
         yield dict(zip(axes, names, strict=True)), point_options
-
-
-class Ratio(Struct, forbid_unknown_fields=True):
-    """The ratio min(`of`) / min(`over`) * `factor`, at every point or between two of them: `at` is
-    the numerator's point, `to` holds the denominator's different axes.
-    """
-
-    of: str | list[str]
-    over: str | list[str]
-    factor: float = 1.0
-    at: dict[str, PointValue] = {}
-    to: dict[str, PointValue] = {}
-
-
-class Difference(Struct, forbid_unknown_fields=True):
-    """The figure `of` less the figure `less`, at every point."""
-
-    of: str
-    less: str
-
-
-class Average(Struct, forbid_unknown_fields=True):
-    """The mean of several figures."""
-
-    of: list[str]
-
-
-class SpanMean(Struct, forbid_unknown_fields=True):
-    """The mean of a figure over the times at which the figure `by` lies `between` two numbers."""
-
-    of: str
-    by: str
-    between: tuple[float, float]
-    at: dict[str, PointValue] = {}
-
-
-class Pick(Struct, forbid_unknown_fields=True):
-    """The `least` or `most` of one or several figures, or where on `axis` that value lies."""
-
-    of: str | list[str]
-    pick: Literal["least", "most"] = "least"
-    axis: str = ""
-    at: dict[str, PointValue] = {}
-
-
-class Derived(Struct):
-    """The grid of an experiment and the figures that are derived from its rows, each by the label
-    that its row gets.
-    """
-
-    over: dict[str, Axis] = {}
-    means: dict[str, SpanMean] = {}
-    ratios: dict[str, Ratio] = {}
-    differences: dict[str, Difference] = {}
-    averages: dict[str, Average] = {}
-    picks: dict[str, Pick] = {}
-
-
-def derived_of(options: JsonObject) -> Derived:
-    """Return the grid and the derived figures among the options of an experiment."""
-    try:
-        return convert(Derived, options)
-    except ValueError as error:
-        raise SkitError(f"the experiment's grid: {error}") from error
 
 
 @dataclass
@@ -211,21 +121,21 @@ class GridRows:
         return [_figure_row(label, {}, "value", self._mean(mean)) for label, mean in means.items()]
 
     def _ratio(self, label: str, ratio: Ratio) -> Iterator[FigureRow]:
-        first, *alternatives = _names(ratio.of)
+        first, *alternatives = names_of(ratio.of)
         for row, value in self._figures(first, ratio.at):
             others = (
                 figure for name in alternatives for _, figure in self._figures(name, row.point)
             )
             numerator = min([value, *others])
             denominator = min(
-                self._figure(name, {**row.point, **ratio.to}) for name in _names(ratio.over)
+                self._figure(name, {**row.point, **ratio.to}) for name in names_of(ratio.over)
             )
             point = {} if ratio.at else row.point
             yield _figure_row(label, point, "ratio", ratio.factor * numerator / denominator)
 
     def _pick(self, wanted: Pick) -> float:
         figures = [
-            figure for name in _names(wanted.of) for figure in self._figures(name, wanted.at)
+            figure for name in names_of(wanted.of) for figure in self._figures(name, wanted.at)
         ]
         choose = min if wanted.pick == "least" else max
         row, value = choose(figures, key=lambda figure: figure[1])
@@ -263,10 +173,6 @@ class GridRows:
         ]
         require(bool(rows), f"no figure {series}/{metric} at {dict(at)}")
         return rows
-
-
-def _names(figures: str | Sequence[str]) -> Sequence[str]:
-    return [figures] if isinstance(figures, str) else figures
 
 
 def _figure_row(label: str, point: Point, figure: str, value: float) -> FigureRow:
@@ -310,7 +216,7 @@ def _entries(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def replace_input(options: JsonObject, key: str, value: object) -> JsonObject:
+def replace_input(options: OptionValues, key: str, value: object) -> OptionValues:
     """Return the options with one input replaced.
 
     `key` is an option, `option.key` for a key inside the option's specs, `series.NAME.option` (NAME may be `*`), or
@@ -320,7 +226,7 @@ def replace_input(options: JsonObject, key: str, value: object) -> JsonObject:
     if not tail:
         return {**options, key: _of_same_kind(options.get(key), value)}
     if head == "series":
-        series = options["series"]
+        series = series_of(options)
         name = series_name(series, tail)
         inner_key = tail.removeprefix(f"{name}.")
         # Series of several laws have an input each in common; the others keep theirs.
@@ -332,12 +238,13 @@ def replace_input(options: JsonObject, key: str, value: object) -> JsonObject:
         chosen = all_series if name == "*" else {name: series[name]}
         changed = {label: replace_input(entry, inner_key, value) for label, entry in chosen.items()}
         return {**options, "series": {**series, **changed}}
-    if head in options and isinstance(options[head], str | list):
-        return {**options, head: _replace_in_specs(options[head], tail, value)}
-    return {**options, "replaced": [*options.get("replaced", []), f"{key}={value}"]}
+    specs = options.get(head)
+    if isinstance(specs, str | list):
+        return {**options, head: _replace_in_specs(specs, tail, value)}
+    return {**options, "replaced": [*_entries(options.get("replaced", [])), f"{key}={value}"]}
 
 
-def series_name(series: JsonObject, tail: str) -> str:
+def series_name(series: Iterable[str], tail: str) -> str:
     """Return the name at the beginning of `tail`: the longest match, since a name may hold dots."""
     matches = [name for name in ("*", *series) if tail.startswith(f"{name}.")]
     if not matches:

@@ -4,23 +4,23 @@ Nothing here loads a decoder or a simulator, so that a wrong name or value is re
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from shlex import quote
 
 from specbench_kit.core.errors import SkitError, did_you_mean, require
-from specbench_kit.core.option import from_keywords
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.option import OptionValues, from_keywords, select_fields
+from specbench_kit.core.typed_json import convert
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.fields import parse_field
 from specbench_kit.deployments.loading import find, load
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.papers.experiment import GRID, SIDES, Assumed, Experiment
+from specbench_kit.papers.derived import derived_of
+from specbench_kit.papers.experiment import GRID, Assumed, Experiment, series_of
 from specbench_kit.serving.options import OWN, CapacityRule, ServingOptions, SimulationOptions
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.reproduction.grid import (
     Changes,
-    derived_of,
     parse_changes,
     points_of,
     replace_input,
@@ -112,7 +112,7 @@ def inputs_of(experiment: Experiment) -> list[str]:
 
 def inputs_of_series(experiment: Experiment, name: str) -> list[str]:
     """Return the inputs of a series of that name, or of any series where it is `*`."""
-    series: Mapping[str, JsonObject] = experiment.options.get("series", {})
+    series = series_of(experiment.options)
     entries = list(series.values()) if name == "*" else [series[name]]
     own = OF_SERIES.get(experiment.command) if entries else ()
     if own is None:
@@ -134,7 +134,9 @@ def _axes(experiment: Experiment) -> set[str]:
     return {key for axis in derived_of(experiment.options).over.values() for key in axis.keys}
 
 
-def changed_options(experiment: Experiment, options: JsonObject, changes: Changes) -> JsonObject:
+def changed_options(
+    experiment: Experiment, options: OptionValues, changes: Changes
+) -> OptionValues:
     """Return the options with changed inputs; raise SkitError, with what is known, for an input
     that the experiment does not have, that changes nothing, or of a wrong kind.
     """
@@ -189,36 +191,43 @@ def _previous_values(experiment: Experiment, key: str) -> list[object]:
         present = options.get(key, _default(experiment.command, key))
         return [] if present is None or isinstance(present, Mapping) else [present]
     if head == "series":
-        name = series_name(options["series"], tail)
+        series = series_of(options)
+        name = series_name(series, tail)
         own = tail.removeprefix(f"{name}.")
-        chosen = options["series"].values() if name == "*" else [options["series"][name]]
+        chosen = series.values() if name == "*" else [series[name]]
         return [value for entry in chosen for value in _values_in(entry, own)]
-    entries = options["series"].values() if experiment.command == "bench" else [options]
+    of_series = experiment.command == "bench"
+    entries: Iterable[OptionValues] = series_of(options).values() if of_series else [options]
     return [value for entry in entries for value in _values_in(entry, key)]
 
 
-def _values_in(entry: JsonObject, key: str) -> list[object]:
+def _values_in(entry: OptionValues, key: str) -> list[object]:
     """Return the values of an input in one series, or in all series of a served experiment."""
     head, _, tail = key.partition(".")
     if key in entry:
         return [entry[key]]
     if head not in SECTIONS:
-        specs = entry.get(head, ())
         return [
             item.partition("=")[2]
-            for spec in ([specs] if isinstance(specs, str) else specs)
+            for spec in _texts(entry.get(head))
             for item in spec.partition(":")[2].split(",")
             if item.partition("=")[0] == tail
         ]
-    replaced = dict(map(parse_field, entry.get("replaced", ())))
-    names = entry.get("deployment", ())
-    values = []
-    for name in [names] if isinstance(names, str) else names:
+    replaced = dict(map(parse_field, _texts(entry.get("replaced"))))
+    values: list[object] = []
+    for name in _texts(entry.get("deployment")):
         content: object = find(name).replace(replaced).content
         for part in key.split("."):
             content = content.get(part) if isinstance(content, Mapping) else None
         values += [] if content is None else [content]
     return values
+
+
+def _texts(value: object) -> list[str]:
+    """Return the texts of an input that is one or several; none of one that is not stated."""
+    if value is None:
+        return []
+    return list(map(str, value)) if isinstance(value, list | tuple) else [str(value)]
 
 
 def value_of_change(description: str) -> str:
@@ -247,36 +256,32 @@ def replaced_series(experiment: Experiment, changes: Changes) -> dict[str, str]:
     names: dict[str, str] = {}
     for option in MEANINGS:
         if option in changes and "label" in before:
-            labels = before["label"]
+            labels = _texts(before["label"])
             old, new = (_of_labels(options, option) for options in (before, after))
             for label, was, now in zip(labels, old, new, strict=True):
                 if was != now:
                     names[label] = f"{names.get(label, label)} ({option} {now})"
-    for label, entry in before.get("series", {}).items():
+    series_after = series_of(after)
+    for label, entry in series_of(before).items():
         if any(key.endswith(".method") for key in changes):
-            now = after["series"][label].get("method")
-            if now != entry.get("method"):
-                names[label] = f"{label} (method {now})"
-    for kind, sides in SIDES.items():
-        for label, spec in before.get(kind, {}).items():
-            parts = [spec[figures] for figures, _ in sides.values()]
-            of = {
-                figure.rpartition("/")[0]
-                for part in parts
-                for figure in ([part] if isinstance(part, str) else part)
-            }
-            if changed := [names[name] for name in names if name in of]:
-                names[label] = f"{label} ({', '.join(changed)})"
+            method = series_after[label].get("method")
+            if method != entry.get("method"):
+                names[label] = f"{label} (method {method})"
+    of_label: dict[str, set[str]] = {}
+    for side in derived_of(before).sides:
+        of_side = {figure.rpartition("/")[0] for figure in side.figures}
+        of_label[side.label] = of_label.get(side.label, set()) | of_side
+    for label, of in of_label.items():
+        if changed := [names[name] for name in names if name in of]:
+            names[label] = f"{label} ({', '.join(changed)})"
     return names
 
 
-def _of_labels(options: JsonObject, option: str) -> list[str]:
+def _of_labels(options: OptionValues, option: str) -> list[str]:
     """Return the option of every label; a system's own scheduler or method by its name."""
-    count = len(options["label"])
-    values, names = (
-        list(options.get(name, [OWN])) * (count if len(options.get(name, [OWN])) == 1 else 1)
-        for name in (option, "system")
-    )
+    count = len(_texts(options["label"]))
+    given = (_texts(options.get(name, [OWN])) for name in (option, "system"))
+    values, names = (texts * count if len(texts) == 1 else texts for texts in given)
     return [
         getattr(systems.get(name), option) if value == OWN and option != "system" else value
         for value, name in zip(values, names, strict=True)
@@ -302,10 +307,10 @@ def _place(experiment: Experiment, key: str) -> str:
     return f"series.*.{key}" if of_series else key
 
 
-def _require_known(experiment: Experiment, options: JsonObject, key: str) -> None:
+def _require_known(experiment: Experiment, options: OptionValues, key: str) -> None:
     head, _, tail = key.partition(".")
     if head == "series" and tail and "series" in options:
-        name = series_name(options["series"], tail)
+        name = series_name(series_of(options), tail)
         own = tail.removeprefix(f"{name}.")
         known = inputs_of_series(experiment, name)
         is_field = experiment.command == "bench" and _is_field(own)
@@ -334,7 +339,7 @@ def _is_field(key: str) -> bool:
 def _what_is_known(experiment: Experiment, key: str, hint: str) -> str:
     """Return the end of an error line on an input that an experiment does not have."""
     known = inputs_of(experiment)
-    series: Mapping[str, JsonObject] = experiment.options.get("series", {})
+    series = series_of(experiment.options)
     if key in _axes(experiment):
         return f"{experiment.name} varies it, so that it cannot be set; it knows {', '.join(known)}"
     first = ", ".join(f"'{name}'" for name in list(series)[:3])
@@ -369,7 +374,7 @@ def _options_of_specs(specs: object) -> set[str]:
     return {item.partition("=")[0] for item in specs.partition(":")[2].split(",") if "=" in item}
 
 
-def _require_kind(experiment: Experiment, options: JsonObject, key: str, value: object) -> None:
+def _require_kind(experiment: Experiment, options: OptionValues, key: str, value: object) -> None:
     """Raise SkitError for a value of another kind than the present one, or below zero."""
     default = _defaults(experiment.command).get(key)
     previous = _present(options, key, default)
@@ -388,7 +393,7 @@ def _require_kind(experiment: Experiment, options: JsonObject, key: str, value: 
     )
 
 
-def _defaults(command: str) -> JsonObject:
+def _defaults(command: str) -> OptionValues:
     """Return the defaults of numbers that the command itself does not check, and of the seeds."""
     kinds = () if command in SERVED else OPTIONS_OF.get(command, ())
     own = {field.name: field.default for kind in kinds for field in fields(kind)}
@@ -398,21 +403,22 @@ def _defaults(command: str) -> JsonObject:
     }
 
 
-def _present(options: JsonObject, key: str, default: object) -> object:
+def _present(options: OptionValues, key: str, default: object) -> object:
     """Return the present value of an input, of the first series that has it."""
     tail = key.removeprefix("series.")
     if tail == key or "series" not in options:
         return options.get(key, default)
-    name = series_name(options["series"], tail)
+    series = series_of(options)
+    name = series_name(series, tail)
     own = tail.removeprefix(f"{name}.")
-    entries = options["series"].values() if name == "*" else [options["series"][name]]
+    entries = series.values() if name == "*" else [series[name]]
     return next((entry[own] for entry in entries if own in entry), None)
 
 
 ANOTHER = "another value"
 
 
-def _require_effect(experiment: Experiment, options: JsonObject, key: str, place: str) -> None:
+def _require_effect(experiment: Experiment, options: OptionValues, key: str, place: str) -> None:
     """Raise SkitError for an input that every point of the grid sets to a value of its own."""
     axes = derived_of(options).over
     rest = {name: value for name, value in options.items() if name not in GRID}
@@ -424,14 +430,13 @@ def _require_effect(experiment: Experiment, options: JsonObject, key: str, place
     )
 
 
-def _require_accepted(experiment: Experiment, options: JsonObject) -> None:
+def _require_accepted(experiment: Experiment, options: OptionValues) -> None:
     """Raise SkitError where the deployments, methods or options of an experiment are impossible."""
     if experiment.command == "bench":
-        for entry in options["series"].values():
-            DecodedSeries(
-                **{**entry, "replaced": tuple(entry.get("replaced", ()))}
-            ).load_deployment()
-            parse_method(entry["method"])
+        for entry in series_of(options).values():
+            decoded = convert(DecodedSeries, entry)
+            decoded.load_deployment()
+            parse_method(decoded.method)
     if experiment.command in SERVED:
         names = {field.name for field in fields(SimulationOptions)}
         own = {name: value for name, value in options.items() if name in names}
@@ -447,4 +452,4 @@ def _require_accepted(experiment: Experiment, options: JsonObject) -> None:
         for deployment in dict.fromkeys(given.deployment):
             load(deployment, given.replaced)
     if experiment.command == "capacity":
-        CapacityRule(**{name: value for name, value in options.items() if name in RULE})
+        CapacityRule(**select_fields(CapacityRule, options))

@@ -13,11 +13,13 @@ import numpy as np
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import convert
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.methods.specedge import calibrated_depth
 from specbench_kit.models.executors.agreement import LEAST, Agreement
+from specbench_kit.papers.experiment import SeedOptions, series_of
 from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import model_of
@@ -35,6 +37,7 @@ from specbench_kit.studies.reproduction.edge_rounds import (
     forward_s,
     tree_s,
 )
+from specbench_kit.studies.reproduction.inputs import SEEDS
 from specbench_kit.studies.reproduction.selection import (
     selected_drafter,
     selected_length,
@@ -263,12 +266,12 @@ file.
 """
 
 
-def law(options: JsonObject, report: CountCallback) -> Rows:
+def law(options: OptionValues, report: CountCallback) -> Rows:
     """Return the value of every series: its `law`, called with the other keys of the series."""
     rows: Rows = []
-    for label, entry in options["series"].items():
+    for label, entry in series_of(options).items():
         arguments = dict(entry)
-        name = arguments.pop("law")
+        name = str(arguments.pop("law"))
         require(name in LAWS, f"unknown law '{name}'; known: {', '.join(LAWS)}")
         try:
             value = float(LAWS[name](**arguments))
@@ -332,16 +335,17 @@ class NoisyProfile:
         return fit(profile.form, observations, seed)
 
 
-def profile(options: JsonObject, report: CountCallback) -> Rows:
+def profile(options: OptionValues, report: CountCallback) -> Rows:
     """Return what the fits of every series find, averaged over `seeds` draws, with the widths of
     their intervals.
     """
     rows: Rows = []
-    for done, (label, entry) in enumerate(options["series"].items()):
-        report(done, len(options["series"]))
+    series = series_of(options)
+    for done, (label, entry) in enumerate(series.items()):
+        report(done, len(series))
         descriptions = []
-        for seed in range(options["seeds"]):
-            fitted = NoisyProfile(**entry).fit(seed)
+        for seed in range(SeedOptions.of(options).seeds or SEEDS):
+            fitted = convert(NoisyProfile, entry).fit(seed)
             widths = {name: high - low for name, (low, high) in fitted.intervals.items()}
             described = to_builtins(fitted.describe())
             parts = ("coefficients", "train", "test", "cross_validation", "shares")

@@ -14,8 +14,9 @@ from typing import Annotated
 from msgspec import Meta, Struct, structs
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.core.typed_json import decode
 from specbench_kit.papers.comparison import (
     ComparedNumber,
     compare_published,
@@ -28,6 +29,7 @@ from specbench_kit.papers.experiment import (
     ROLES,
     Experiment,
     Published,
+    SeedOptions,
     experiments,
     find_experiments,
 )
@@ -189,7 +191,7 @@ def _role_counts(
 
 
 def _run(
-    experiment: Experiment, options: JsonObject, report: CountCallback
+    experiment: Experiment, options: OptionValues, report: CountCallback
 ) -> Sequence[ComparedNumber]:
     command = find_command(experiment.command)
     if experiment.command not in SEED_BY_SEED:
@@ -197,7 +199,7 @@ def _run(
     of_one_seed = {name: value for name, value in options.items() if name != "seeds"}
     if experiment.command == "simulate":
         of_one_seed["seeds"] = 1
-    seeds: int = options.get("seeds", SEEDS)
+    seeds = SeedOptions.of(options).seeds or SEEDS
     return compare_published(
         experiment, grid.estimated_rows_of(command, of_one_seed, report, seeds)
     )
@@ -225,7 +227,7 @@ def _sensitivity(
     if not inputs:
         return []
 
-    def run_silently(run_options: JsonObject) -> dict[str, float]:
+    def run_silently(run_options: OptionValues) -> dict[str, float]:
         return _ratios_by_number(_run(experiment, run_options, lambda _done, _planned: None))
 
     one_seed = {"seeds": 1} if experiment.command in SEED_BY_SEED else {}

@@ -12,12 +12,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import OptionValues, select_fields
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import convert
 from specbench_kit.datasets.loading import load, sample_of
+from specbench_kit.papers.experiment import series_of
 from specbench_kit.papers.figure_row import FigureRow, Figures
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.base import Examples, families
@@ -34,6 +36,14 @@ from specbench_kit.traces.trace import TraceFile
 BALANCED = "balanced"
 
 
+class PredictorSeries(Struct, frozen=True, forbid_unknown_fields=True):
+    """A predictor family, the threshold that it decides by, and whether its own library is timed."""
+
+    family: str
+    threshold: float | str = 0.5
+    library: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class PredictorExperiment(PredictorOptions):
     """The drafts of a pair on prompts of a dataset's bundled sample, and predictor families by
@@ -44,7 +54,7 @@ class PredictorExperiment(PredictorOptions):
     library is trained and timed instead, of which only the latency is a result.
     """
 
-    series: Mapping[str, JsonObject]
+    series: Mapping[str, PredictorSeries]
 
     def rows(self, report: CountCallback) -> Rows:
         """Return a row about the examples and one per series; latencies are measured on this
@@ -53,8 +63,8 @@ class PredictorExperiment(PredictorOptions):
         rows: Rows = [FigureRow("examples", {}, averaged([self._describe_examples()]))]
         for done, (label, entry) in enumerate(self.series.items()):
             report(done, len(self.series))
-            rows.append(FigureRow(label, {}, averaged([self._evaluate(**entry)])))
-        by_library = [bool(entry.get("library")) for entry in self.series.values()]
+            rows.append(FigureRow(label, {}, averaged([self._evaluate(entry)])))
+        by_library = [entry.library for entry in self.series.values()]
         for library in (False, True):
             # What a library's call takes is compared with that of another library, a scorer of the
             # kit with its own.
@@ -107,14 +117,13 @@ class PredictorExperiment(PredictorOptions):
             "correlation": dict(zip(table.names, table.matrix[-1], strict=True)),
         }
 
-    def _evaluate(
-        self, family: str, threshold: float | str = 0.5, library: bool = False
-    ) -> Figures:
+    def _evaluate(self, entry: PredictorSeries) -> Figures:
         """Return the test metrics and the latency of a family that was trained at its best
         hyper-parameters.
         """
         train, valid, test = (self.parts[name] for name in ("training", "validation", "test"))
-        if library:
+        family, threshold = entry.family, entry.threshold
+        if entry.library:
             return {"latency": time_library(family, train, test, self.timed_scores)}
         scorer = search(families.get(family)(), train, valid, Budget(self.trials), self.seed).scorer
         if threshold == BALANCED:
@@ -128,9 +137,12 @@ class PredictorExperiment(PredictorOptions):
         }
 
 
-def train(options: JsonObject, report: CountCallback) -> Rows:
+def train(options: OptionValues, report: CountCallback) -> Rows:
     """Return the rows of a training experiment with these options."""
-    return PredictorExperiment(**options).rows(report)
+    series = {label: convert(PredictorSeries, entry) for label, entry in series_of(options).items()}
+    return PredictorExperiment(series=series, **select_fields(PredictorOptions, options)).rows(
+        report
+    )
 
 
 HIDDEN = (512, 128, 64)

@@ -6,7 +6,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.option import OptionValues
 from specbench_kit.papers.comparison import (
     ComparedNumber,
     PrintedNumber,
@@ -90,7 +90,7 @@ class ReproducedExperiment(Struct, kw_only=True):
     roles: Annotated[
         dict[str, RoleCounts], Meta(description="numbers by what they are to the experiment")
     ]
-    options: Annotated[JsonObject, Meta(description="options that the command ran with")]
+    options: Annotated[OptionValues, Meta(description="options that the command ran with")]
     sensitivity: Annotated[
         list[MovedInput],
         Meta(description="other values of assumed inputs; empty if none were tried"),

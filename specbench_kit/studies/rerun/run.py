@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
+
+from msgspec import UNSET, Struct, UnsetType
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import OptionValues, restored_values
-from specbench_kit.core.typed_json import JsonObject, flat
+from specbench_kit.core.typed_json import Written, convert, flat
 from specbench_kit.datasets.base import LoadedDataset, Source
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.decoding.records import RequestRecord
@@ -25,6 +27,7 @@ from specbench_kit.reports.sections import machine
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument, TraceReference
+from specbench_kit.runs.folder import Defining
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import open_runs
@@ -86,7 +89,7 @@ class Differences:
     machine.
     """
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Written:
         """Return all fields, ready for JSON."""
         return asdict(self)
 
@@ -221,7 +224,7 @@ def compare(first: RunDirectory, second: RunDirectory, summary: RunSummary) -> D
     pairs, missing = _pair(first.records(), second.records())
     baselines, _ = _pair(first.baseline_records(), second.baseline_records())
     original, repeated = _environment(first), _environment(second)
-    values = {name: (original.get(name), repeated.get(name)) for name in original | repeated}
+    values = {name: (original.get(name), repeated.get(name)) for name in (*original, *repeated)}
     return Differences(
         environment={name: pair for name, pair in values.items() if pair[0] != pair[1]},
         outputs=_count(before.output_ids == after.output_ids for before, after in pairs),
@@ -229,7 +232,7 @@ def compare(first: RunDirectory, second: RunDirectory, summary: RunSummary) -> D
         missing=missing,
         time_ratio=_time_ratio(pairs),
         baseline_time_ratio=_time_ratio(baselines),
-        speedups=(_speedup(first.summary()), summary.overall.typical_speedup),
+        speedups=(_speedup(first), summary.overall.typical_speedup),
         warnings=[
             f"{name}: {line}"
             for name, run in (("before", first), ("now", second))
@@ -254,7 +257,7 @@ def _pair(first: Records, second: Records) -> tuple[RecordPairs, int]:
     )
 
 
-def _environment(run: RunDirectory) -> dict[str, object]:
+def _environment(run: RunDirectory) -> Defining:
     """Return what a run states of its environment, nested names joined by dots."""
     return flat({name: run.run.get(name) for name in ENVIRONMENT})
 
@@ -273,11 +276,19 @@ def _time_ratio(pairs: RecordPairs) -> float | None:
     return sum(after.e2e_s or 0.0 for _, after in pairs) / before_s if before_s else None
 
 
-def _speedup(summary: JsonObject) -> float | None:
-    overall = summary.get("overall", {})
+class _Speedups(Struct, frozen=True):
+    typical_speedup: float | UnsetType | None = UNSET
+    speedup: float | None = None
+
+
+class _StoredSummary(Struct):
+    overall: _Speedups = _Speedups()
+
+
+def _speedup(run: RunDirectory) -> float | None:
+    overall = convert(_StoredSummary, run.summary()).overall
     # Summaries of earlier versions know no typical prompt.
-    speedup: float | None = overall.get("typical_speedup", overall.get("speedup"))
-    return speedup
+    return overall.speedup if overall.typical_speedup is UNSET else overall.typical_speedup
 
 
 def restore_settings(
@@ -311,14 +322,12 @@ def restore_settings(
         config["device"] = f"{config['device']}+{draft_device}"
     if options.device:
         config["device"] = options.device
-    models: dict[str, Any] = {}
     if not is_replay(run):
-        models["target"] = options.target or _find_model(run, "target")
+        config["target"] = options.target or _find_model(run, "target")
         if "draft" in run.models:
-            models["draft"] = options.draft or _find_draft(run, models["target"])
+            config["draft"] = options.draft or _find_draft(run, config["target"])
     return BenchSettings(
         (run.method,),
-        **models,
         **config,
         deployment=restore(run.deployment) if run.deployment else None,
         out=out,

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import Written
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.time_limit import TimeLimit
@@ -31,6 +31,7 @@ from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.wire import Down, Status, Up, tokenizer_hash
 from specbench_kit.models.catalogue import from_pretrained, locate
 from specbench_kit.profilers.base import COEFFICIENTS, LEAST_SERVED_R2, Form, Profile, features
+from specbench_kit.profilers.cards import Table
 from specbench_kit.profilers.fit import metrics, non_negative
 from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measurement import hardware_text
@@ -382,7 +383,7 @@ def _profile(
     settings: ServerProfileSettings,
     welcome: Welcome,
     coefficients: dict[str, float],
-    fit: JsonObject,
+    fit: Table,
 ) -> Profile:
     return Profile(
         name=settings.to.stem,
@@ -541,7 +542,7 @@ def _scatter(times: Floats, loads: Iterable[Sequence[ObservedBatch]]) -> float:
     return float(np.sqrt(np.expm1(np.concatenate(deviations).var())))
 
 
-def _accuracy(times: Floats, trained: Loads, tested: Loads) -> dict[str, object]:
+def _accuracy(times: Floats, trained: Loads, tested: Loads) -> Written:
     """Return the errors of the fit over the average batches of the fitted and of the test loads."""
     accuracy = {}
     for name, loads in {"train": trained, "test": tested}.items():

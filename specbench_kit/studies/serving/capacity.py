@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from math import ceil, sqrt
-from typing import Any
 
 import numpy as np
 from msgspec import convert, to_builtins
@@ -253,8 +252,7 @@ def searched_row(
     """Return the capacity of one series under one SLO over the seeds, or why nothing can be
     served.
     """
-    fixed: dict[str, Any] = {"series": point.series.label}
-    fixed |= {name: getattr(point, name) for name in FIXED_AXES}
+    fixed = point.without_load
     if refused:
         return SearchedRow(**fixed, capacity=estimate([0.0]), unit=unit, refused=refused, seeds=[])
     trials = [trial for capacity in by_seed for trial in capacity.trials]

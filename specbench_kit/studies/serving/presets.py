@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from msgspec import to_builtins
 
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.registry import Registry
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import Written
 from specbench_kit.papers.experiment import GRID, Experiment, experiments
 
 COMMANDS = ("simulate", "capacity")
@@ -18,14 +19,14 @@ presets: Registry[Experiment] = Registry(
 )
 
 
-def as_tuples(options: JsonObject) -> JsonObject:
+def as_tuples(options: OptionValues) -> OptionValues:
     """Return the options of a file with tuples in place of lists, as settings have them."""
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
     }
 
 
-def describe_preset(name: str, preset: Experiment) -> JsonObject:
+def describe_preset(name: str, preset: Experiment) -> Written:
     """Return a preset as `run.json` holds it."""
     return {
         "name": name,

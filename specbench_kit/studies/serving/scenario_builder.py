@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import FileReading
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import Written
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.fields import endpoint_of, parse_field
 from specbench_kit.deployments.in_stages import in_stages, require_even
@@ -24,6 +24,7 @@ from specbench_kit.profilers.prices import read_prices
 from specbench_kit.profilers.roofline import roofline_of
 from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
 from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.document import LoweredOption
 from specbench_kit.serving.acceptance_spec import (
     named_trace,
     parse_acceptance,
@@ -58,7 +59,7 @@ from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.serving.stated_rates import given_limit, require_effect
 from specbench_kit.serving.traced_drafts import TracedDrafts
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
-from specbench_kit.traces.draft_limits import LoweredOption, fit_spec, lowered_limit
+from specbench_kit.traces.draft_limits import fit_spec, lowered_limit
 from specbench_kit.traces.trace import TraceFile
 
 MODEL = Method.drafter
@@ -211,7 +212,7 @@ class ScenarioBuilder:
         limit = None if trace is None else lowered_limit(series.method, trace.header)
         return {} if limit is None else {series.method: limit}
 
-    def recorded(self, series: ServingSeries) -> JsonObject:
+    def recorded(self, series: ServingSeries) -> Written:
         """Return whose recorded acceptance the series has, and what its method uses of that pair.
 
         It is empty where rates state the acceptance.
@@ -223,12 +224,10 @@ class ScenarioBuilder:
             trace = named_trace(series.acceptance)
         if trace is None:
             assert series.acceptance is not None
-            run = RunDirectory.open(Path(series.acceptance).expanduser()).run
-            facts: JsonObject = {
-                name: run[name] for name in ("uses", "seen_prompts") if name in run
-            }
+            facts = RunDirectory.open(Path(series.acceptance).expanduser()).run
+            models, dataset = facts.get("models"), facts.get("dataset")
         else:
-            run = trace.header.run
+            models, dataset = (trace.header.run.get(name) for name in ("models", "dataset"))
             from specbench_kit.traces.replay import describe_replayed, prepare_for_replay
 
             method = parse_method(fit_spec(series.method, trace.header))
@@ -243,8 +242,9 @@ class ScenarioBuilder:
         )
         at_edge = series.serves.drafting == "edge"
         return {
-            "recorded": {"models": run.get("models") or {}, "dataset": run.get("dataset")},
-            **facts,
+            "recorded": {"models": models or {}, "dataset": dataset},
+            **({"uses": facts["uses"]} if "uses" in facts else {}),
+            **({"seen_prompts": facts["seen_prompts"]} if "seen_prompts" in facts else {}),
             **({"colocated_ratio": ratio} if at_edge and ratio is not None else {}),
         }
 

@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 
 from msgspec import convert, to_builtins
 
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonValue, Written
 from specbench_kit.metrics.statistics import LEVEL, student
 from specbench_kit.serving.figures import Figures, Interval, SeedFigures
 
@@ -33,24 +33,26 @@ def over_seeds(figures: Sequence[Figures]) -> SeedFigures:
     return convert(joined(list(map(to_builtins, figures))), SeedFigures)
 
 
-def joined(trees: Sequence[JsonObject]) -> dict[str, object]:
+def joined(trees: Sequence[Written]) -> Written:
     """Return the same tree of figures as each seed's, with the fields of an interval at every
     number.
 
     A seed without a value for a figure is left out of that figure.
     """
-    figures: dict[str, object] = {}
+    figures: dict[str, JsonValue] = {}
     for name in trees[0]:
         values = [tree[name] for tree in trees if tree[name] is not None]
+        subtrees = [value for value in values if isinstance(value, Mapping)]
+        numbers = [float(value) for value in values if isinstance(value, int | float)]
         if not values:
             figures[name] = None
-        elif isinstance(values[0], Mapping):
-            figures[name] = joined(values)
+        elif subtrees:
+            figures[name] = joined(subtrees)
         elif isinstance(values[0], bool):
             figures[name] = all(values)
-        elif isinstance(values[0], int | float):
+        elif numbers:
             upper = 1.0 if name.endswith("_rate") or name == "utilisation" else None
-            figures[name] = to_builtins(estimate([float(value) for value in values], 0.0, upper))
+            figures[name] = to_builtins(estimate(numbers, 0.0, upper))
         else:
             figures[name] = values[0]
     return figures

@@ -16,8 +16,9 @@ from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import described_readings
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import Written
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.methods.spec import parse_method
@@ -26,6 +27,7 @@ from specbench_kit.papers.experiment import Experiment
 from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.reports.study import Study, finish
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import LoweredOption
 from specbench_kit.runs.folder import slug, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.events import timeline, write_events
@@ -59,7 +61,6 @@ from specbench_kit.studies.serving.summary import (
     ServingSummary,
     SimulationSummary,
 )
-from specbench_kit.traces.draft_limits import LoweredOption
 
 FEW_DEVICE_S = 20_000.0
 """Seconds of devices that take less than a second to simulate."""
@@ -147,7 +148,7 @@ class ServingRun:
         summary = capacity.summarise(rows, rule, ranges)
         return self._finish(CAPACITY, parts, builder, summary)
 
-    def _begin(self, command: str, arguments: JsonObject) -> tuple[KeptParts, ScenarioBuilder]:
+    def _begin(self, command: str, arguments: OptionValues) -> tuple[KeptParts, ScenarioBuilder]:
         """Return the parts of a new or a resumed run and a builder, after recording a trace if
         there has to be one.
         """
@@ -245,7 +246,7 @@ class ServingRun:
         return finish(kind, parts.folder, run, summary, parts)
 
 
-def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObject:
+def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> Written:
     typical = builder.source(series).typical
     memory, origin = builder.least_memory(series)
     system = series.serves
@@ -285,17 +286,19 @@ def _write_timeline(
     }
     trace = chrome_trace(timeline(result, *window), about)
     name = f"timeline-{slug(point.series.label)}.json"
-    write_text(folder / name, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text(
+        folder / name, json.dumps(to_builtins(trace), ensure_ascii=False, allow_nan=False) + "\n"
+    )
 
 
 def flat_rows(summary: ServingSummary) -> list[FigureRow]:
     """Return the rows of a summary, and those derived from them, as published experiments name
     their figures.
     """
-    rows = list(map(FigureRow.of, to_builtins(summary.rows)))
+    rows = list(map(FigureRow.of, summary.rows))
     if isinstance(summary, CapacitySummary):
         return rows
-    against_first = map(FigureRow.of, to_builtins(summary.against_first))
+    against_first = map(FigureRow.of, summary.against_first)
     return [*rows, *against_first, *derived_rows(rows)]
 
 
@@ -361,11 +364,7 @@ def simulate_ranges(
     work: list[tuple[GridPoint, str, Scenario | None]] = []
     for point in settings.points():
         scenario = builder.scenario(point)
-        for end, changes in _ends(scenario):
-            try:
-                work.append((point, end, replace(scenario, **changes)))
-            except SkitError:
-                work.append((point, end, None))
+        work += [(point, end, changed) for end, changed in _ends(scenario)]
     runs = [
         (scenario, settings.seed, partial(_measure, settings.objective))
         for *_, scenario in work
@@ -384,9 +383,9 @@ def simulate_ranges(
     return [_row(point, shown, ends) for point in ends]
 
 
-def _ends(scenario: Scenario) -> Iterator[tuple[str, JsonObject]]:
-    """Yield what changes in a scenario at each end of the derived times, those of unequal servers
-    included.
+def _ends(scenario: Scenario) -> Iterator[tuple[str, Scenario | None]]:
+    """Yield the scenario at each end of the derived times, those of unequal servers included; None at
+    an end at which it is impossible.
     """
     for end, deployment in corners(scenario.deployment):
         servers = scenario.servers
@@ -397,7 +396,10 @@ def _ends(scenario: Scenario) -> Iterator[tuple[str, JsonObject]]:
                 )
                 for server in servers
             )
-        yield end, {"deployment": deployment, "servers": servers}
+        try:
+            yield end, replace(scenario, deployment=deployment, servers=servers)
+        except SkitError:
+            yield end, None
 
 
 def search_ranges(
@@ -419,11 +421,7 @@ def search_ranges(
     best = _best(settings.points(), rows)
     for point in best:
         scenario = builder.scenario(point)
-        for end, changes in _ends(scenario):
-            try:
-                work.append((point, end, replace(scenario, **changes)))
-            except SkitError:
-                work.append((point, end, None))
+        work += [(point, end, changed) for end, changed in _ends(scenario)]
     coarse = replace(rule, resolution=max(rule.resolution, COARSE))
     searches = [(scenario, settings.seed, coarse) for *_, scenario in work if scenario]
     capacities = workers.map(find_capacity, searches, SeedSearch)
@@ -467,7 +465,7 @@ def _capacity_row(
     if ratios and rows[best].capacity.mean:
         ratios.append(mean / rows[best].capacity.mean)
     return CapacityRange(
-        **{"series": point.series.label, **point.coordinates(), "devices": None},
+        **point.without_load,
         unit=rows[point].unit,
         mean=mean,
         ends=own,
@@ -500,8 +498,8 @@ def _row(
         if first.series != point.series and reference is not None and reference.throughput:
             ratios.append(figures.throughput / reference.throughput)
     return FigureRange(
-        series=point.series.label,
-        **point.coordinates(),
+        devices=point.devices,
+        **point.without_load,
         ends=own,
         throughput=_range([throughput, *(figures.throughput for figures in own.values())]),
         violation_rate=_range(

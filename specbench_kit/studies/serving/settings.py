@@ -5,7 +5,6 @@ that they span.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from typing import Any
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import OptionValues
@@ -16,7 +15,7 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.arrival_spec import parse_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess
-from specbench_kit.serving.figures import AXES
+from specbench_kit.serving.figures import AXES, AxisValue, PointFields
 from specbench_kit.serving.options import DEFAULT_ROUTER, OWN, RECORD, SimulationOptions
 from specbench_kit.serving.pool_spec import parse_outage, parse_servers
 from specbench_kit.serving.routers.base import parse_router
@@ -84,7 +83,19 @@ class GridPoint:
             return spec
         return with_options(spec, {f"{spec.partition(':')[0]}.guard_s": self.guard_s})
 
-    def coordinates(self) -> dict[str, Any]:
+    @property
+    def without_load(self) -> PointFields:
+        """The fields that name the point in a row, but for its load."""
+        return {
+            "series": self.series.label,
+            "slo": self.slo,
+            "slo_scale": self.slo_scale,
+            "estimator_factor": self.estimator_factor,
+            "estimator_noise": self.estimator_noise,
+            "guard_s": self.guard_s,
+        }
+
+    def coordinates(self) -> dict[str, AxisValue]:
         """Return the point's value on every axis."""
         return {axis: getattr(self, axis) for axis in AXES}
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -17,6 +17,7 @@ from specbench_kit.serving.figures import (
     Figures,
     GroupFigures,
     Interval,
+    PointFields,
     ResponseLatencies,
     SeriesDifference,
     ServingPoint,
@@ -88,9 +89,7 @@ def simulate_grid(
         report(done, len(runs))
     rows = []
     for point, by_seed in metrics.items():
-        row = SimulatedRow(
-            series=point.series.label, **point.coordinates(), figures=over_seeds(by_seed)
-        )
+        row = SimulatedRow(devices=point.devices, **point.without_load, figures=over_seeds(by_seed))
         rows.append(GridRow(row, by_seed))
     return rows
 
@@ -145,7 +144,8 @@ def differences(rows: Sequence[GridRow]) -> list[SeriesDifference]:
                 changes.append(own.overall.violation_rate - other.overall.violation_rate)
         compared.append(
             SeriesDifference(
-                **point_of(row.row),
+                devices=row.row.devices,
+                **row.row.without_load,
                 against=reference,
                 throughput_ratio=estimate(ratios) if ratios else None,
                 violation_difference=estimate(changes) if changes else None,
@@ -154,7 +154,7 @@ def differences(rows: Sequence[GridRow]) -> list[SeriesDifference]:
     return compared
 
 
-def point_of(row: ServingPoint) -> dict[str, Any]:
+def point_of(row: ServingPoint) -> Mapping[str, AxisValue]:
     """Return the fields that name a row."""
     return {"series": row.series, **{axis: row.at(axis) for axis in AXES}}
 
@@ -191,8 +191,11 @@ def guards(
                 for row in candidates
                 if row.guard_s is not None and _as_good(metric(row), exact, smaller_is_better)
             ]
-            point = point_of(candidates[0]) | {"guard_s": min(enough, default=None)}
-            smallest.append(ServingPoint(**point))
+            point: PointFields = {
+                **candidates[0].without_load,
+                "guard_s": min(enough, default=None),
+            }
+            smallest.append(ServingPoint(devices=candidates[0].devices, **point))
     return smallest
 
 
@@ -218,7 +221,8 @@ def knees(rows: Sequence[SimulatedRow]) -> list[ServingPoint]:
         rates = {x: row.figures.overall.violation_rate for x, row in members.items()}
         devices = knee([(x, rate.mean) for x, rate in rates.items() if rate is not None])
         if devices is not None:
-            found.append(ServingPoint(**point_of(members[devices])))
+            member = members[devices]
+            found.append(ServingPoint(devices=member.devices, **member.without_load))
     return found
 
 

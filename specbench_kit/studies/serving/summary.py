@@ -2,18 +2,20 @@
 figures read it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
 from msgspec import Meta, Struct, field
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.datasets.description import DatasetDescription
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.papers.experiment import Assumed
+from specbench_kit.papers.figure_row import Point
 from specbench_kit.reports.writing.palette import LINES, MARKERS, OF_METHODS, Style
-from specbench_kit.runs.document import RunConfig, RunDescription
+from specbench_kit.runs.document import MethodInputs, RunConfig, RunDescription
 from specbench_kit.serving.figures import (
     AxisValue,
     CapacityRange,
@@ -190,6 +192,18 @@ class KvDescription(Struct):
     origin: Annotated[str, Meta(description="where both come from")]
 
 
+class RecordedAcceptance(Struct):
+    """Whose acceptance was recorded."""
+
+    models: Annotated[
+        dict[str, ModelDescription | None], Meta(description="target and draft model, by role")
+    ] = field(default_factory=dict)
+    dataset: Annotated[
+        DatasetDescription | None,
+        Meta(description="the prompts that were recorded; null if they are not known"),
+    ] = None
+
+
 class SeriesDescription(Struct, kw_only=True):
     """One system of a simulation."""
 
@@ -222,11 +236,11 @@ class SeriesDescription(Struct, kw_only=True):
         str, Meta(description="router, which chooses the server of each response")
     ] = ""
     recorded: Annotated[
-        JsonObject | None,
+        RecordedAcceptance | None,
         Meta(description="models and data set of the recorded acceptance; null if rates state it"),
     ] = None
     uses: Annotated[
-        JsonObject,
+        MethodInputs,
         Meta(description="predictor, thresholds and profiles that the method was prepared with"),
     ] = field(default_factory=dict)
     seen_prompts: Annotated[
@@ -364,7 +378,7 @@ def point_in_words(row: ServingPoint, axes: Sequence[str]) -> str:
     return axis_values({axis: row.at(axis) for axis in axes})
 
 
-def axis_values(values: Mapping[str, object]) -> str:
+def axis_values(values: Point) -> str:
     """Return values of axes in words."""
     return ", ".join(
         _axis_value(axis, value) for axis, value in values.items() if value is not None

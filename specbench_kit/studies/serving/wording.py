@@ -6,7 +6,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.core.typed_json import JsonObject, convert
+from specbench_kit.core.typed_json import convert
+from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.metrics.vocabulary import Percentiles, Unit
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Cell, Column, Estimate, code
@@ -42,6 +43,7 @@ from specbench_kit.serving.schedulers.base import schedulers
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.summary import (
     CapacitySummary,
+    RecordedAcceptance,
     SeriesDescription,
     ServingConfig,
     ServingDescription,
@@ -122,11 +124,11 @@ def acceptance_cautions(run: ServingDescription) -> list[str]:
 
 
 def _recorded_cautions(
-    run: ServingDescription, entry: SeriesDescription, recorded: JsonObject
+    run: ServingDescription, entry: SeriesDescription, recorded: RecordedAcceptance
 ) -> list[str]:
     """Return what a benchmark of a series' method would say of it on the same trace."""
     described = replace(
-        RunDescription.read(recorded),
+        RunDescription(models=recorded.models, dataset=recorded.dataset or DatasetDescription()),
         method=entry.method,
         uses=entry.uses,
         seen_prompts=entry.seen_prompts,
@@ -214,7 +216,7 @@ def _other_model_cautions(run: ServingDescription) -> list[str]:
 def _model_of_acceptance(entry: SeriesDescription) -> str:
     """Return the target whose answers decided what is accepted; nothing where rates are stated."""
     if entry.recorded is not None:
-        recorded = RunDescription.read(entry.recorded).models.get("target")
+        recorded = entry.recorded.models.get("target")
         return (recorded.name or "") if recorded is not None else ""
     text = str(entry.acceptance)
     if not text.startswith(GOLDEN):

@@ -82,9 +82,9 @@ def run_curves(
         )
     run = {name: value for name, value in last_run.run.items() if name not in OF_ONE_RUN}
     run["config"] = {
-        name: value for name, value in run["config"].items() if "batch_size" not in name
+        name: value for name, value in last_run.run["config"].items() if "batch_size" not in name
     }
-    dataset = str((run["dataset"] or {}).get("name"))
+    dataset = str(last_run.document.dataset.name)
     defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
     folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
     described = {"command": BATCH_SIZES.command, **run, "argv": shareable(settings.argv)}

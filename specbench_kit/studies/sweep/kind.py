@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from specbench_kit.core.plain_text import CsvRow
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, Written
 from specbench_kit.metrics.vocabulary import METRICS, MetricValues, PhaseValues
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.sections import colocation
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SweepStudy = Study[SweepDescription, SweepSummary]
+OldRow = JsonObject
+"""A row of the summary of 0.2, whose columns are the axes of its sweep, metrics and their bounds."""
 PHASES = tuple(field.name for field in structs.fields(PhaseValues))
 BOUNDED = ("speedup", "typical_speedup")
 """Metrics of which a row of old files has the bounds of the interval beside them."""
@@ -107,8 +109,8 @@ def table_row(row: SweepRow) -> CsvRow:
 
 
 def _typed_row(
-    row: JsonObject, axes: Mapping[str, Sequence[object]], methods: Sequence[str]
-) -> JsonObject:
+    row: OldRow, axes: Mapping[str, Sequence[object]], methods: Sequence[str]
+) -> Written:
     """Return the row of an old file in the present form, with null for what such a file does not
     hold.
     """
@@ -129,7 +131,7 @@ def _typed_row(
     return {"values": values, "series": series, "spec": spec, "overall": overall}
 
 
-def _distribution(name: str, row: JsonObject) -> JsonObject:
+def _distribution(name: str, row: OldRow) -> Written:
     return {
         "mean": row.get(f"{name}_mean_s"),
         "p50": None,

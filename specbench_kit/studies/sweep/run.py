@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.progress import ProgressCallback
@@ -23,6 +23,7 @@ from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.parts import KeptParts, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
@@ -61,7 +62,8 @@ def run_sweep(
         rows, _ = replay_grid(
             settings, points, None, partial(report, "decoding"), _workers(settings, parts)
         )
-        return _finish(parts, settings, _describe(settings, None, points), rows)
+        summary = summarise(rows, settings.axes())
+        return finish(SWEEP, parts.folder, _describe(settings, None, points), summary, parts)
     if dataset is not None:
         parts = _parts(settings, dataset.digest)
         recording, longest = settings.recording, settings.max_draft
@@ -79,7 +81,7 @@ def run_sweep(
         settings, points, trace, partial(report, "replaying"), _workers(settings, parts)
     )
     run = {**_describe(settings, trace, points), **({"methods": methods} if methods else {})}
-    return _finish(parts, settings, run, rows)
+    return finish(SWEEP, parts.folder, run, summarise(rows, settings.axes()), parts)
 
 
 def _parts(settings: SweepSettings, digest: str) -> KeptParts:
@@ -98,18 +100,13 @@ def _workers(settings: SweepSettings, parts: KeptParts) -> Workers:
     return Workers(settings.jobs, settings.backend, parts)
 
 
-def _finish(
-    parts: KeptParts, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]
-) -> SweepStudy:
-    return finish(SWEEP, parts.folder, run, summarise(rows, settings.axes()), parts)
-
-
 def _describe(
     settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint]
-) -> dict[str, Any]:
+) -> RunFields:
     """Return the content of `run.json`; `deployment` is that of the first point."""
     deployment = points[0].deployment or (recording_deployment(trace.header) if trace else None)
     assert deployment is not None
+    inputs: RunFields
     if trace is not None:
         dtype = trace.header.run["config"]["dtype"]
         inputs = {

@@ -5,10 +5,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.fields import Value
 from specbench_kit.metrics.vocabulary import MetricValues
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.document import MethodInputs, RunDescription
 from specbench_kit.studies.sweep.axes import with_options
 
 
@@ -146,7 +145,8 @@ class SweptMethod(Struct, omit_defaults=True):
 
     method: Annotated[str, Meta(description="spec of the method")]
     uses: Annotated[
-        JsonObject, Meta(description="predictor, thresholds and profiles that it was prepared with")
+        MethodInputs,
+        Meta(description="predictor, thresholds and profiles that it was prepared with"),
     ] = field(default_factory=dict)
     seen_prompts: Annotated[
         int | None,

@@ -146,7 +146,7 @@ def notes(tuned: TunedOptions) -> list[Block]:
 
 def cautions(tuned: TunedOptions) -> list[str]:
     """Return what a reader must know before quoting a gain."""
-    tested = int(str(tuned.run["requests"])) // 2
+    tested = tuned.run["requests"] // 2
     few = [f"FEW REQUESTS: gains rest on {tested} requests; record more before you conclude."]
     return [
         *_untried(tuned),
@@ -201,8 +201,7 @@ def build(
     figures: Sequence[Figure] = (),
 ) -> Document:
     """Return the page; `left_out` says of methods why they have no options."""
-    dataset = tuned.run.get("dataset")
-    name = dataset.get("name") if isinstance(dataset, Mapping) else None
+    name = (tuned.run.get("dataset") or {}).get("name")
     rows = [
         ("trace", f"{tuned.run['requests']} requests of {name or 'a recorded dataset'}"),
         ("deployment", tuned.deployment),

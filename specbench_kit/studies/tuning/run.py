@@ -10,7 +10,7 @@ from random import Random
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject, stated
+from specbench_kit.core.typed_json import stated
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
@@ -19,9 +19,16 @@ from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.metrics.statistics import interval_of_ratio
 from specbench_kit.reports.study import RUN, command_of, finish
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.bench.choice import expand
-from specbench_kit.studies.bench.tuned_options import TunedDraft, TunedMethod, TunedOptions, save
+from specbench_kit.studies.bench.tuned_options import (
+    TunedDraft,
+    TunedMethod,
+    TunedOptions,
+    TunedTrace,
+    save,
+)
 from specbench_kit.studies.tuning.kind import DRAFTS, TUNING, TuningStudy
 from specbench_kit.studies.tuning.objectives import OBJECTIVES, Measure, tokens_per_s
 from specbench_kit.studies.tuning.options import TuningOptions
@@ -74,7 +81,7 @@ def run_tuning(settings: TuningSettings, file: Path, report: ProgressCallback) -
     return finish(TUNING, folder, _describe(settings, tuned), TuningSummary.of(tuned, left_out))
 
 
-def _describe(settings: TuningSettings, tuned: TunedOptions) -> JsonObject:
+def _describe(settings: TuningSettings, tuned: TunedOptions) -> RunFields:
     """Return the content of `run.json`, with the trace whose draft was chosen."""
     traces = map(
         TraceFile, settings.traces
@@ -82,13 +89,12 @@ def _describe(settings: TuningSettings, tuned: TunedOptions) -> JsonObject:
     trace = next(
         trace for trace in traces if provenance.hash_file(trace.path) == tuned.run["trace"]
     )
-    return {
+    lowered = tuned.run.get("lowered_limits")
+    run: RunFields = {
         "command": TUNING.command,
-        **{
-            name: tuned.run[name]
-            for name in ("dataset", "models", "lowered_limits")
-            if name in tuned.run
-        },
+        "dataset": trace.provenance("dataset"),
+        "models": trace.provenance("models"),
+        **({"lowered_limits": lowered} if lowered else {}),
         "trace": stated(trace.describe()),
         "config": {
             "methods": list(settings.methods),
@@ -99,8 +105,8 @@ def _describe(settings: TuningSettings, tuned: TunedOptions) -> JsonObject:
         },
         "time_kind": "modelled",
         "deployment": describe(_deployment(settings, trace)),
-        **provenance.collect(settings.argv, arithmetic=True),
     }
+    return {**run, **provenance.collect(settings.argv, arithmetic=True)}
 
 
 def _deployment(settings: TuningSettings, trace: TraceFile) -> Deployment:
@@ -195,14 +201,15 @@ def _tune(
             if named:
                 raise
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
-    run = {
+    lowered = lowered_limits(tuned, trace.header).get("lowered_limits")
+    run: TunedTrace = {
         "dataset": trace.provenance("dataset"),
         "models": trace.provenance("models"),
         "requests": len(tuner.choosing) + len(tuner.test),
         "trace": provenance.hash_file(trace.path),
         "seed": settings.seed,
         "argv": provenance.shareable(settings.argv),
-        **lowered_limits(tuned, trace.header),
+        **({"lowered_limits": dict(lowered)} if lowered else {}),
     }
     return TunedOptions(
         tuned,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import TinyPair, error_line, read_object, skit_here, write_rows
 from environments import DEPLOYMENT
+from msgspec import to_builtins
 from PIL import Image
 from tiny_models import disturbed, make_requests, make_runner, random_prompts, tiny_llama
 from trace_builders import made_requests, write_trace
@@ -170,7 +171,9 @@ def test_recording_changes_no_record(runners: tuple[Runner, Runner]) -> None:
 
 def test_the_trace_names_every_process_and_thread(runners: tuple[Runner, Runner]) -> None:
     timeline, _ = recorded(SPECEDGE, runners, batch_size=3)
-    trace = json.loads(json.dumps(chrome_trace(timeline, {"method": SPECEDGE}), allow_nan=False))
+    trace = json.loads(
+        json.dumps(to_builtins(chrome_trace(timeline, {"method": SPECEDGE})), allow_nan=False)
+    )
     events = trace["traceEvents"]
     processes = names(events, "process_name", "pid")
     threads = names(events, "thread_name", "tid")
@@ -197,7 +200,7 @@ def names(events: list[JsonObject], kind: str, key: str) -> dict[int, str]:
 def test_neighbours_do_not_overlap_in_the_trace(runners: tuple[Runner, Runner]) -> None:
     timeline, _ = recorded(SPECEDGE, runners, None)
     threads = defaultdict(list)
-    for event in chrome_trace(timeline, {})["traceEvents"]:
+    for event in to_builtins(chrome_trace(timeline, {}).traceEvents):
         if event["ph"] == "X":
             threads[event["tid"]].append((round(event["ts"] * 1000), round(event["dur"] * 1000)))
     for spans in threads.values():
@@ -218,7 +221,7 @@ def test_what_comes_after_the_most_spans_is_counted() -> None:
     for start_s in range(5):
         timeline.add(Span("server", "verify", start_s, start_s + 0.5))
     assert len(timeline.spans) == 2
-    assert chrome_trace(timeline, {})["otherData"] == {"spans_left_out": 3}
+    assert chrome_trace(timeline, {}).otherData == {"spans_left_out": 3}
 
 
 def test_the_picture_shows_the_first_rounds_of_the_first_request(

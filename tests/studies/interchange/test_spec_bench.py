@@ -238,7 +238,7 @@ def test_a_turn_that_raised_is_a_failed_request(tmp_path: Path) -> None:
         ("{", "a.jsonl, line 1: not valid JSON"),
         (
             '{"question_id": 1}',
-            "a.jsonl, line 1: not an answer of Spec-Bench ('choices' is missing)",
+            "a.jsonl, line 1: not an answer of Spec-Bench (choices is missing)",
         ),
         (
             json.dumps(answer(1, "qa", {"index": 0, "turns": ["a"]})),
@@ -247,7 +247,7 @@ def test_a_turn_that_raised_is_a_failed_request(tmp_path: Path) -> None:
         (json.dumps(answer(1, "qa")), "holds no answer: every question's choices are empty"),
         (
             json.dumps(answer(1, "qa", choice(0, "a", [1], [1], [1]))),
-            'turns must be a list, not "a"',
+            'choices[0].turns must be a list, not "a"',
         ),
         (
             json.dumps(

@@ -20,10 +20,12 @@ from study_pages import assert_marks_are_rendered
 
 from specbench_kit import api
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.slo_names import CLASSES
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.papers.comparison import ComparedNumber, compare_published, holds
+from specbench_kit.papers.derived import Average, Pick, Ratio, SpanMean, derived_of
 from specbench_kit.papers.experiment import (
     BOUNDS,
     GRID,
@@ -36,6 +38,8 @@ from specbench_kit.papers.experiment import (
     experiments,
     find_experiments,
     in_world,
+    parse_file,
+    series_of,
     worlds,
 )
 from specbench_kit.papers.figure_row import FigureRow
@@ -50,12 +54,7 @@ from specbench_kit.studies.reproduction.decoding import (
     settings_of,
 )
 from specbench_kit.studies.reproduction.grid import (
-    Average,
     GridRows,
-    Pick,
-    Ratio,
-    SpanMean,
-    derived_of,
     estimated_rows_of,
     parse_changes,
     points_of,
@@ -485,16 +484,31 @@ def test_a_stated_bound_holds_or_does_not() -> None:
     )
 
 
+def options_in_world(content: dict[str, object], world: World) -> OptionValues:
+    """Return the options of an experiment with those of its paper's world."""
+    file = parse_file("x/y", {"summary": "", "source": "", **content})
+    return in_world("x/y", file, world).options
+
+
+def test_a_wrong_key_of_an_experiment_is_named() -> None:
+    content = {"command": "law", "summary": "", "source": "", "options": {}}
+    for wrong, message in (
+        ({"gaol": 0.2}, r"x/y: gaol is unknown \(did you mean 'goal'\?\)"),
+        ({"goal": "0.2"}, 'x/y: goal must be a number, not "0.2"'),
+        ({"published": [{"series": "a"}]}, r"x/y: published\[0\].metric is missing"),
+    ):
+        with pytest.raises(SkitError, match=message):
+            build_experiment("x/y", {**content, **wrong})
+
+
 def test_an_experiment_changes_nothing_of_its_papers_world_unsaid() -> None:
     world = World(frozenset({"simulate"}), {"prompt_tokens": 450, "seeds": 5}, (), NO_CLAIM, ())
     content = {"command": "simulate", "options": {"prompt_tokens": 250}}
     with pytest.raises(SkitError, match="x/y changes prompt_tokens of the paper's world unsaid"):
-        in_world("x/y", content, world)
-    completed = in_world("x/y", {**content, "differs": {"prompt_tokens": "Shorter ones."}}, world)
-    assert completed["options"] == {"prompt_tokens": 250, "seeds": 5}
-    assert in_world("x/y", {**content, "command": "law"}, world)["options"] == {
-        "prompt_tokens": 250
-    }
+        options_in_world(content, world)
+    said = {**content, "differs": {"prompt_tokens": "Shorter ones."}}
+    assert options_in_world(said, world) == {"prompt_tokens": 250, "seeds": 5}
+    assert options_in_world({**content, "command": "law"}, world) == {"prompt_tokens": 250}
 
 
 def test_wisp_experiments_share_one_acceptance_and_longest_draft() -> None:
@@ -545,15 +559,14 @@ def test_one_pair_drafts_wherever_a_pair_of_models_decodes() -> None:
     content = {"command": "bench", "options": {"series": {"a": {"draft": "ranks=0.9"}}}}
     world = worlds()["specedge"]
     with pytest.raises(SkitError, match="x/y has its own draft for a, unlike the paper's world"):
-        in_world("x/y", content, world)
+        options_in_world(content, world)
     named = {"command": "bench", "options": {"series": {"a": {"draft": "@32B/1.7B"}}}}
-    assert (
-        in_world("x/y", named, world)["options"]["series"]["a"]["draft"] == world.names["32B/1.7B"]
-    )
+    drafts = series_of(options_in_world(named, world))["a"]
+    assert drafts["draft"] == world.names["32B/1.7B"]
     with pytest.raises(
         SkitError, match=r"the paper's world has no 32B/1.6B \(did you mean '32B/1.7B'\?\)"
     ):
-        in_world("x/y", {**named, "options": {"series": {"a": {"draft": "@32B/1.6B"}}}}, world)
+        options_in_world({**named, "options": {"series": {"a": {"draft": "@32B/1.6B"}}}}, world)
 
 
 def test_lists_and_tables_of_an_experiment_name_the_worlds_values_too() -> None:
@@ -574,14 +587,14 @@ def test_lists_and_tables_of_an_experiment_name_the_worlds_values_too() -> None:
     with pytest.raises(
         SkitError, match="x/y has its own acceptance for its systems, unlike the paper's world"
     ):
-        in_world("x/y", content, world)
-    completed = in_world("x/y", {**content, "differs": {"acceptance": "The second pair."}}, world)
-    assert completed["options"]["acceptance"] == [
+        options_in_world(content, world)
+    completed = options_in_world({**content, "differs": {"acceptance": "The second pair."}}, world)
+    assert completed["acceptance"] == [
         "iid:alpha=0.6,length=8",
         "iid:alpha=0.7,length=8",
     ]
     options = {"acceptance": ["@pair"], "slo_of": {"acceptance": "@pair", "quantile": 0.9}}
-    same_world = in_world("x/y", {"command": "simulate", "options": options}, world)["options"]
+    same_world = options_in_world({"command": "simulate", "options": options}, world)
     assert same_world["slo_of"] == {"acceptance": "iid:alpha=0.6,length=8", "quantile": 0.9}
 
 
@@ -853,15 +866,15 @@ def test_missed_promises_are_counted_by_class_and_by_what_kept_them() -> None:
     blamed = {"compute_dominant": {"mean": 1.0}, "queue_dominant": {"mean": 3.0}}
     rates = {"fcfs": 0.5, "wisp": 0.2}
     rows = [
-        FigureRow.of(
+        FigureRow(
+            name,
+            {"devices": 8},
             {
-                "series": name,
-                "devices": 8,
                 "figures": {
                     "classes": {"1": {"violation_rate": {"mean": rate}}},
                     "violations": blamed,
-                },
-            }
+                }
+            },
         )
         for name, rate in rates.items()
     ]

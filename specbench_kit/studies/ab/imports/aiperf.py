@@ -60,7 +60,7 @@ def _add(record: AIPerfRecord, collected: AnswerList, units: set[str]) -> None:
     names = (f"{identity.conversation_id}/{turn}", f"session {identity.session_num}/{turn}")
     sent_s = identity.request_start_ns / 1e9
     if record.error is not None:
-        collected.add_failure(names, sent_s, str(record.error.get("message") or "failed"))
+        collected.add_failure(names, sent_s, record.error.message or "failed")
         return
     first = metrics.first_token if metrics else None
     size = metrics.output_sequence_length if metrics else None

@@ -2,14 +2,13 @@
 their moments.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from specbench_kit.core.foreign_file import WITHOUT_TIMES
-from specbench_kit.core.typed_json import JsonObject, decode, parse
+from specbench_kit.core.typed_json import decode
 from specbench_kit.studies.ab.imports.base import (
     AnswerList,
     ImportedLoad,
@@ -20,8 +19,6 @@ from specbench_kit.studies.ab.imports.base import (
 
 PER_S = 1e9
 """Nanoseconds, in which the file has its moments."""
-TEXTS = ("content", "reasoning_content", "reasoning", "text")
-"""Fields of a chunk that hold what was written."""
 
 
 class LoadMode(Struct, frozen=True):
@@ -38,13 +35,84 @@ class LoadMode(Struct, frozen=True):
         return f"{'rate' if 'rate' in self.mode else 'concurrency'} {self.value:g}"
 
 
+class RequestInputs(Struct, frozen=True):
+    """What a request asked for: a payload of OpenAI's routes, or a text for Triton."""
+
+    payload: object = None
+    text_input: object = None
+
+
+class ChunkUsage(Struct):
+    """The counts of tokens in the chunk that states them."""
+
+    completion_tokens: int | None = None
+    prompt_tokens: int | None = None
+
+
+class WrittenText(Struct):
+    """What a chunk adds to the answer, in whatever field: a text, or a list of parts."""
+
+    content: object = None
+    reasoning_content: object = None
+    reasoning: object = None
+    text: object = None
+
+    @property
+    def joined(self) -> str:
+        """All that was written, as one text."""
+        parts = (self.content, self.reasoning_content, self.reasoning, self.text)
+        return "".join(str(part or "") for part in parts)
+
+
+class ChunkChoice(WrittenText):
+    """An answer of a chunk, which holds what was written itself where it has no other object for
+    that.
+    """
+
+    delta: WrittenText | None = None
+    message: WrittenText | None = None
+
+
+class ResponseChunk(Struct):
+    """A part of the answer: an event of a stream, a whole response, a chunk of Triton, or a
+    `response` whose lines are such objects.
+    """
+
+    response: object = None
+    text_output: str | None = None
+    choices: list[ChunkChoice] | None = None
+    usage: ChunkUsage | None = None
+
+    def parts(self) -> Iterator["ResponseChunk"]:
+        """Yield the objects in the lines of `response`, or the chunk itself without them."""
+        if self.response is None:
+            yield self
+            return
+        for line in str(self.response).splitlines():
+            text = line.removeprefix("data:").strip()
+            if text.startswith("{"):
+                yield decode(ResponseChunk, text)
+
+    @property
+    def written(self) -> str:
+        """What the chunk adds to the answer."""
+        if self.text_output is not None:
+            return self.text_output
+        choice = next(iter(self.choices or ()), None)
+        if choice is None:
+            return ""
+        nothing = WrittenText()
+        inner = (part for part in (choice.delta, choice.message) if part not in (None, nothing))
+        return (next(inner, None) or choice).joined
+
+
 class SentRequest(Struct):
     """One request: when it was sent, and the moments and contents of its chunks."""
 
     timestamp: int | None = None
-    request_inputs: JsonObject = {}
+    request_inputs: RequestInputs = RequestInputs()
     response_timestamps: list[int] = []
-    response_outputs: list[JsonObject] = []
+    response_outputs: list[ResponseChunk] = []
 
 
 class Experiment(Struct):
@@ -96,7 +164,7 @@ class GenAIPerf(ResultFile):
 def _add(number: int, request: SentRequest, collected: AnswerList) -> None:
     inputs = request.request_inputs
     names = (
-        str(inputs.get("payload") or inputs.get("text_input") or f"request {number}"),
+        str(inputs.payload or inputs.text_input or f"request {number}"),
         f"request {number}",
     )
     if request.timestamp is None or len(request.response_timestamps) != len(
@@ -106,44 +174,18 @@ def _add(number: int, request: SentRequest, collected: AnswerList) -> None:
         return
     moments_s = []
     texts = []
-    usage: Mapping[str, Any] = {}
+    usage = ChunkUsage()
     for moment, output in zip(request.response_timestamps, request.response_outputs, strict=True):
         written = ""
-        for chunk in _chunks(output):
-            usage = chunk.get("usage") or usage
-            written += _text(chunk)
+        for chunk in output.parts():
+            usage = chunk.usage or usage
+            written += chunk.written
         if written:
             moments_s.append((moment - request.timestamp) / PER_S)
             texts.append(written)
-    tokens = usage.get("completion_tokens") or len(texts)
+    tokens = usage.completion_tokens or len(texts)
     sent_s = request.timestamp / PER_S
     if not texts:
         collected.add_failure(names, sent_s, "no text")
         return
-    collected.add(names, sent_s, moments_s, int(tokens), "".join(texts), usage.get("prompt_tokens"))
-
-
-def _chunks(output: JsonObject) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects of a chunk: events of a stream, a whole response, or a chunk of
-    Triton.
-    """
-    if "response" not in output:
-        yield output
-        return
-    for line in str(output["response"]).splitlines():
-        text = line.removeprefix("data:").strip()
-        if text.startswith("{") and isinstance(chunk := parse(text), dict):
-            yield chunk
-
-
-def _text(chunk: Mapping[str, Any]) -> str:
-    """Return what a chunk adds to the answer, whatever field holds it."""
-    if "text_output" in chunk:
-        return str(chunk["text_output"] or "")
-    choice = next(iter(chunk.get("choices") or ()), None)
-    if not isinstance(choice, dict):
-        return ""
-    content = choice.get("delta") or choice.get("message") or choice
-    return (
-        "".join(str(content.get(name) or "") for name in TEXTS) if isinstance(content, dict) else ""
-    )
+    collected.add(names, sent_s, moments_s, tokens, "".join(texts), usage.prompt_tokens)
