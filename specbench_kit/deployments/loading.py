@@ -367,6 +367,8 @@ def under_engine(
     )
 
 
+FOR_REPRODUCTION = "IMPOSSIBLE TIMES, kept for skit reproduce"
+"""How the summary of a deployment begins whose devices are faster than their data sheets allow."""
 MEASURED: dict[str, object] = {
     "name": LOCAL,
     "summary": "measured on this machine; the default",
@@ -375,14 +377,22 @@ MEASURED: dict[str, object] = {
 
 
 def entries() -> list[dict[str, object]]:
-    """Return one object per deployment, this machine first."""
+    """Return one object per deployment, this machine first.
+
+    Deployments with times that no such device reaches come last and say so: they are those of papers that are
+    reproduced.
+    """
     listed: list[dict[str, object]] = [MEASURED]
+    impossible: list[dict[str, object]] = []
     for definition in bundled().values():
-        described = describe(definition.build())
+        deployment = definition.build()
+        described = describe(deployment)
         sweep = {"sweep": dict(values)} if (values := definition.content.get("sweep")) else {}
-        summary = f"modelled: {described['description']}"
-        listed.append({**described, "summary": summary, "time_kind": "modelled", **sweep})
-    return listed
+        is_impossible = deployment.is_impossible
+        summary = f"{FOR_REPRODUCTION if is_impossible else 'modelled'}: {described['description']}"
+        entry = {**described, "summary": summary, "time_kind": "modelled", **sweep}
+        (impossible if is_impossible else listed).append(entry)
+    return listed + impossible
 
 
 @dataclass(frozen=True, slots=True)

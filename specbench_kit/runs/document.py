@@ -511,6 +511,9 @@ class RunDocument(RunDescription, kw_only=True):
     left_out: Annotated[dict[str, str], doc("methods that could not run, with the reason")] = field(
         default_factory=dict
     )
+    is_named: Annotated[
+        bool, doc("whether the method was named; false where all or a group stands for it")
+    ] = True
     hidden_states: Annotated[
         HiddenStates | None,
         doc("hidden states that verdicts carry to the drafter; null if they carry none"),
