@@ -160,6 +160,28 @@ class Contradiction(NamedTuple):
     argument: str
 
 
+class Missing(Struct, frozen=True, forbid_unknown_fields=True):
+    """What keeps numbers of an experiment from being met: what the paper does not give, and where a
+    reader of the paper finds that.
+
+    It holds for the `series`, or for all if none is named, for the `metric` if one is named, and at
+    the points of the grid that agree with `where`.
+    """
+
+    because: str
+    series: tuple[str, ...] = ()
+    metric: str = ""
+    where: Point = {}
+
+    def holds_for(self, number: Published) -> bool:
+        """Return whether it says what is missing for a number."""
+        return (
+            (not self.series or number.series in self.series)
+            and (not self.metric or number.metric == self.metric)
+            and self.where.items() <= number.where.items()
+        )
+
+
 class NotCompared(NamedTuple):
     """What a paper shows that no experiment of the library is held against, and why."""
 
@@ -254,6 +276,12 @@ class Experiment:
     variants: tuple[tuple[str, ...], ...] = ()
     takes: str = ""
     steps: Steps | None = None
+    missing: tuple[Missing, ...] = ()
+    """What is missing for the numbers that are not within the goal; of several the first counts."""
+
+    def missing_for(self, number: Published) -> str:
+        """Return what keeps a number from being met; empty if nothing is said of it."""
+        return next((entry.because for entry in self.missing if entry.holds_for(number)), "")
 
     @property
     def paper(self) -> str:
@@ -323,12 +351,18 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
         require(not unknown, f"variants without a published number: {', '.join(sorted(unknown))}")
         published = _with_half_fitted(published, fields["options"])
         steps = convert(Steps, fields.pop("steps")) if "steps" in fields else None
+        missing = convert(tuple[Missing, ...], fields.pop("missing", []))
+        unknown = {series for entry in missing for series in entry.series} - {
+            number.series for number in published
+        }
+        require(not unknown, f"missing for series without a number: {', '.join(sorted(unknown))}")
         return Experiment(
             name,
             published=tuple(published),
             assumed=tuple(assumed),
             variants=variants,
             steps=steps,
+            missing=missing,
             **fields,
         )
     except (KeyError, TypeError, ValueError, SkitError) as error:
