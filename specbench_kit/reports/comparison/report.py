@@ -228,9 +228,15 @@ def with_folded_rows(table: Table, folded: Collection[str]) -> Blocks:
         return [table]
     shown = [row for row in table.rows if row not in hidden]
     rows = f"{len(hidden)} {'row' if len(hidden) == 1 else 'rows'}"
-    listed = ", ".join(str(row[0]) for row in hidden)
+    listed = ", ".join(dict.fromkeys(_without_options(str(row[0])) for row in hidden))
     title = f"More: {rows} that few readers look for ({listed})"
     return [Table(table.columns, shown), Folded(title, [Table(table.columns, hidden)])]
+
+
+def _without_options(label: str) -> str:
+    """Return the code of a label without the options in brackets."""
+    name, _, options = label.partition(" (")
+    return name + ("`" if options else "")
 
 
 def categories(comparison: Comparison, look: Look) -> Blocks:
