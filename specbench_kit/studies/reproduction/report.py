@@ -236,12 +236,15 @@ def _missing_rows(result: ReproducedExperiment) -> list[tuple[str, str]]:
     experiment = experiments().get(result.name)
     if experiment is None or result.changes:
         return []
-    numbers: dict[str, list[str]] = {}
+    numbers: dict[str, dict[str, list[str]]] = {}
     for pair in result.published:
         if pair.within is False and (words := experiment.missing_for(pair)):
-            named = f"{series_and_point(pair)}: {metric_in_words(pair)} ({published(pair)})"
-            numbers.setdefault(words, []).append(named)
-    return [("; ".join(named), words) for words, named in numbers.items()]
+            of_metric = numbers.setdefault(words, {}).setdefault(metric_in_words(pair), [])
+            of_metric.append(f"{series_and_point(pair)} ({published(pair)})")
+    return [
+        ("; ".join(f"{metric}: {', '.join(named)}" for metric, named in metrics.items()), words)
+        for words, metrics in numbers.items()
+    ]
 
 
 def _by_paper(results: Sequence[ReproducedExperiment]) -> dict[str, list[ReproducedExperiment]]:

@@ -102,9 +102,9 @@ def test_the_first_entry_that_holds_is_shown_with_the_numbers_that_it_is_of(
         monkeypatch,
     )
     section = page.partition("## What is missing where a number is not met")[2]
-    assert "| b: value (1.000) | Of b alone. |" in section
-    assert "| c: value (1.000) | Of all others. |" in section
-    assert "a: value" not in section.partition("## ")[0]
+    assert "| value: b (1.000) | Of b alone. |" in section
+    assert "| value: c (1.000) | Of all others. |" in section
+    assert "a (1.000)" not in section.partition("## ")[0]
     # It is said of the unchanged inputs, so that a page of changed ones does not have it.
     changed = (tmp_path / "changed" / "README.md").read_text(encoding="utf-8")
     assert "What is missing" not in changed
