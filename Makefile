@@ -168,9 +168,9 @@ pair-trees: $(INSTALLED)
 # What the kit knows of that pair, from the half for tuning: a predictor, and options for every deployment that drafts at an
 # edge. The reports are made from the other half.
 EDGES := specedge adaspec-33b-4xa100 adaspec-70b-8xa100 adaspec-7b-a100 adaspec-7b-l40 adaspec-a100 adaspec-l40 raspberry-pi \
-	specedge-14b vllm-rtx4090 wan wisp wisp-14b-roofline wisp-roofline
+	specedge-14b vllm-rtx4090 wan wisp-14b-roofline wisp-roofline
 PAIR_FILES := specbench_kit/models/bundled/$(PAIR)
-PAIR_CLOCKS := specedge wan wisp
+PAIR_CLOCKS := wan specedge wisp-roofline
 PAIR_REPORTS := results/reference/pair
 pair-training: $(INSTALLED)
 	$(BIN)/skit train-predictor --trace $(PAIR)-tune $(addprefix --deployment ,$(EDGES)) --trials 6 --repeats 3 \
@@ -220,7 +220,7 @@ TREES_TOGETHER := $(addprefix --method ,eagle2-tree opt-tree sequoia specinfer r
 KEEP_REPORT = to=$(PAIR_REPORTS)/$$report && \
 	$(BIN)/python scripts/keep_result.py $(PAIR_TRACE)/reports/$$report/*-bench-* $$to && \
 	$(BIN)/skit report $$to --format md,csv,svg
-PAIR_SWEEP := $(BIN)/skit sweep --replay $(PAIR) --deployment specedge
+PAIR_SWEEP := $(BIN)/skit sweep --replay $(PAIR) --deployment wan
 reference-pair: reference-pair-replayed reference-pair-decoded
 
 # What the recorded traces alone give: about half an hour on two cores, without a model.
@@ -234,7 +234,7 @@ reference-pair-replayed: $(INSTALLED)
 		$(BIN)/skit bench --replay $(PAIR)-trees --method all --deployment $$clock --out $(PAIR_TRACE)/reports/trees-$$clock && \
 		for report in $$clock $$clock-tuned predictor-$$clock trees-$$clock; do $(KEEP_REPORT) || exit 1; done || exit 1; \
 	done
-	cp $(PAIR_TRACE)/reports/specedge/*-bench-*/report.tex $(PAIR_REPORTS)/specedge
+	cp $(PAIR_TRACE)/reports/wan/*-bench-*/report.tex $(PAIR_REPORTS)/wan
 	for size in 8 32; do \
 		report=trees-wan-$$size && $(BIN)/skit bench --replay $(PAIR)-trees $(TREES_TOGETHER) --deployment wan \
 			--batch-size $$size --out $(PAIR_TRACE)/reports/$$report && $(KEEP_REPORT) || exit 1; \
@@ -251,7 +251,7 @@ reference-pair-replayed: $(INSTALLED)
 		mkdir -p $(PAIR_REPORTS)/$$report && \
 		cp $(PAIR_TRACE)/reports/$$report/*/sweep.csv $(PAIR_REPORTS)/$$report || exit 1; \
 	done
-	$(BIN)/python scripts/fastest_by_task.py $(PAIR) --deployment specedge --rtts 0,0.01,0.02,0.04,0.08,0.16,0.3 $(BY_TASK) \
+	$(BIN)/python scripts/fastest_by_task.py $(PAIR) --deployment wan --rtts 0,0.01,0.02,0.04,0.08,0.16,0.3 $(BY_TASK) \
 		--out $(PAIR_REPORTS)/tasks
 	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
 	$(BIN)/python scripts/pair_page.py

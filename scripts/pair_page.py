@@ -9,7 +9,7 @@ one by task. So no number is copied by hand, and a test finds a page that is old
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ from typing import Any
 from specbench_kit.methods.base import methods
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, verdict
-from specbench_kit.reports.render_markdown import table
+from specbench_kit.reports.document import Folded, Table
+from specbench_kit.reports.render_markdown import blocks, table
+from specbench_kit.reports.writing.formatting import ABSENT
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
@@ -26,11 +28,11 @@ PREDICTOR = ROOT / "specbench_kit" / "predictors" / "bundled" / "qwen2.5-coder" 
 TEXT = Path(__file__).with_suffix(".md")
 BEGIN, END = "<!-- scripts/pair_page.py: begin -->\n", "<!-- scripts/pair_page.py: end -->\n"
 
-CLOCKS = ("specedge", "wan", "wisp")
+CLOCKS = ("wan", "specedge", "wisp-roofline")
 SIZES = (1, 2, 4, 8, 16, 32)
 LINKS_MS = (0, 20, 40, 80, 160, 300)
 LONG_LINKS_MS = (160, 300)
-SPECEDGE_MS = 14.07
+WAN_MS = 40
 BASELINE, ORACLE = "autoregressive", "oracle"
 WITHOUT_LINK = "link=false"
 LEVEL_WITH_FIRST = " ≈"
@@ -185,13 +187,19 @@ class Report:
         ]
         return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "none"
 
+    def is_behind(self, name: str) -> bool:
+        """Return True if a method is shown to be slower than the fastest, or is not in the report."""
+        label = next((key for key in self.rows if key.partition(" (")[0] == name), None)
+        return label is None or self.rows[label].beside_first == SLOWER
+
     def cell(self, name: str) -> str:
-        """Return the speedup with its interval, and a sign where it is level with the fastest."""
-        label = (
-            name
-            if name in self.rows
-            else next(key for key in self.rows if key.partition(" (")[0] == name)
-        )
+        """Return the speedup with its interval, and a sign where it is level with the fastest; a
+        dash for a method that the report left out.
+        """
+        of_method = (key for key in self.rows if key.partition(" (")[0] == name)
+        label = name if name in self.rows else next(of_method, None)
+        if label is None:
+            return ABSENT
         row = self.rows[label]
         is_level = label == self.first or (label in self.others and row.beside_first != SLOWER)
         return row.interval + (
@@ -274,6 +282,32 @@ def _number(text: str | None) -> float | None:
     return float(text) if text else None
 
 
+def foldable(columns: Sequence[str], rows: Sequence[tuple[str, list[str]]], fold: set[str]) -> str:
+    """Return a table of rows by method, and those of some methods as a table that opens on a
+    click.
+    """
+    shown = [cells for name, cells in rows if name not in fold]
+    hidden = [cells for name, cells in rows if name in fold]
+    if not hidden:
+        return table(columns, shown)
+    names = ", ".join(cells[0] for cells in hidden)
+    number = f"{len(hidden)} {'row' if len(hidden) == 1 else 'rows'}"
+    title = f"More: {number} that few readers look for ({names})"
+    return blocks([Table(columns, shown), Folded(title, [Table(columns, hidden)])])
+
+
+def seldom_sought(reports: Iterable[Report]) -> set[str]:
+    """Return the methods whose rows are folded, unless one of these reports has them level with the
+    fastest.
+    """
+    reports = list(reports)
+    return {
+        name
+        for name, method in methods.all().items()
+        if method.is_folded and all(report.is_behind(name) for report in reports)
+    }
+
+
 def methods_table(reports: Mapping[str, Report]) -> str:
     """Return every method under every deployment, as it comes and tuned, the fastest first."""
     first = reports[CLOCKS[0]]
@@ -282,21 +316,23 @@ def methods_table(reports: Mapping[str, Report]) -> str:
         for label in sorted(first.rows, key=lambda label: -first.rows[label].value)
     ]
     rows = [
-        [
-            f"`{name}`",
-            *(reports[clock].cell(name) for clock in CLOCKS),
-            f"{first[name].typical or 1:.2f}",
-            f"{first[name].acceptance_length:.2f}",
-            *(reports[f"{clock}-tuned"].cell(name) for clock in CLOCKS),
-        ]
+        (
+            name,
+            [
+                f"`{name}`",
+                *(reports[clock].cell(name) for clock in CLOCKS),
+                f"{first[name].typical or 1:.2f}",
+                f"{first[name].acceptance_length:.2f}",
+                *(reports[f"{clock}-tuned"].cell(name) for clock in CLOCKS),
+            ],
+        )
         for name in names
         if name != BASELINE
     ]
     clocks = [f"`{clock}`" for clock in CLOCKS]
     typical = f"{clocks[0]}, typical prompt"
-    return table(
-        ["method", *clocks, typical, "acceptance length", f"tuned: {clocks[0]}", *clocks[1:]], rows
-    )
+    columns = ["method", *clocks, typical, "acceptance length", f"tuned: {clocks[0]}", *clocks[1:]]
+    return foldable(columns, rows, seldom_sought([first]))
 
 
 def claims_table(reports: Mapping[str, Report]) -> str:
@@ -309,11 +345,10 @@ def claims_table(reports: Mapping[str, Report]) -> str:
         if published[name]:
             best = tuned[name].value / tuned["fixed-k"].value
             beside = [f"{row:.2f}", f"{row.value / found['fixed-k'].value:.2f}", f"{best:.2f}"]
-            rows.append([f"`{name}`", published[name], *beside])
+            rows.append((name, [f"`{name}`", published[name], *beside]))
     over = ["over autoregressive decoding", "over `fixed-k`", "both tuned"]
-    return table(
-        ["method", "what its authors report", f"here, `{CLOCKS[0]}`: {over[0]}", *over[1:]], rows
-    )
+    columns = ["method", "what its authors report", f"here, `{CLOCKS[0]}`: {over[0]}", *over[1:]]
+    return foldable(columns, rows, seldom_sought([found]))
 
 
 def trees_table(reports: Mapping[str, Report]) -> str:
@@ -397,15 +432,13 @@ def _paying(speedup: Speedup) -> str:
 
 def batches_table(sweeps: Mapping[int, Sweep]) -> str:
     """Return speedups by the number of requests decoded together, ordered by those of eight."""
-    names = sorted(
-        sweeps[8].methods, key=lambda method: -sweeps[8][f"{method},{SPECEDGE_MS}"].value
-    )
+    names = sorted(sweeps[8].methods, key=lambda method: -sweeps[8][f"{method},{WAN_MS}"].value)
     rows = [
-        [f"`{method}`", *(f"{sweeps[size][f'{method},{SPECEDGE_MS}']}" for size in SIZES)]
+        [f"`{method}`", *(f"{sweeps[size][f'{method},{WAN_MS}']}" for size in SIZES)]
         for method in names
-        if all((method, SPECEDGE_MS) in sweeps[size].rows for size in SIZES)
+        if all((method, WAN_MS) in sweeps[size].rows for size in SIZES)
     ]
-    return table(["speedup under `specedge` by requests decoded together", *map(str, SIZES)], rows)
+    return table(["speedup under `wan` by requests decoded together", *map(str, SIZES)], rows)
 
 
 def sampled_table(report: Report) -> str:

@@ -22,7 +22,7 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile
 from specbench_kit.traces.tree_recording import PROVISIONAL, TREE_TOKENS, TreeRecorder
 from specbench_kit.traces.writing import TraceWriter, UnfinishedTrace
 
-DEPLOYMENTS = ("specedge", "wan", "wisp")
+DEPLOYMENTS = ("specedge", "wan", "wisp-roofline")
 TREES = (
     *("opt-tree", "eagle2-tree", "specinfer", "sequoia", "server-tree:depth=16"),
     *(f"specedge:depth={depth}" for depth in (1, 2, 3, 5, 7)),

@@ -70,7 +70,7 @@ class RecordOptions:
             "Deployment by whose times the methods of --trees decide; may be given several times.",
             DECODING,
         ),
-    ] = ("specedge", "wan", "wisp")
+    ] = ("specedge", "wan", "wisp-roofline")
     limit: common.Limit = None
     minutes: common.Minutes = None
     target: common.Target = "auto"

@@ -47,6 +47,11 @@ class Deployment(DeploymentOf[Endpoint]):
     """The devices of both models, which predict their times, and the link between them."""
 
     @property
+    def is_impossible(self) -> bool:
+        """True if one of the devices is taken to be faster than its data sheet allows."""
+        return any(IMPOSSIBLE in end.origin for end in (self.drafter, self.verifier))
+
+    @property
     def while_speculating(self) -> "Deployment":
         """The deployment with the target's steps as they are while speculation is switched on."""
         return replace(self, verifier=self.verifier.while_speculating)

@@ -368,6 +368,8 @@ def under_engine(
     )
 
 
+FOR_REPRODUCTION = "IMPOSSIBLE TIMES, kept for skit reproduce"
+"""How the summary of a deployment begins whose devices are faster than their data sheets allow."""
 MEASURED: Written = {
     "name": LOCAL,
     "summary": "measured on this machine; the default",
@@ -376,14 +378,22 @@ MEASURED: Written = {
 
 
 def entries() -> list[Written]:
-    """Return one object per deployment, this machine first."""
-    listed = [MEASURED]
+    """Return one object per deployment, this machine first.
+
+    Deployments with times that no such device reaches come last and say so: they are those of papers that are
+    reproduced.
+    """
+    listed: list[Written] = [MEASURED]
+    impossible: list[Written] = []
     for definition in bundled().values():
-        described = describe(definition.build())
+        deployment = definition.build()
+        described = describe(deployment)
         sweep = {"sweep": dict(values)} if (values := definition.content.get("sweep")) else {}
-        summary = f"modelled: {described['description']}"
-        listed.append({**described, "summary": summary, "time_kind": "modelled", **sweep})
-    return listed
+        is_impossible = deployment.is_impossible
+        summary = f"{FOR_REPRODUCTION if is_impossible else 'modelled'}: {described['description']}"
+        entry = {**described, "summary": summary, "time_kind": "modelled", **sweep}
+        (impossible if is_impossible else listed).append(entry)
+    return listed + impossible
 
 
 @dataclass(frozen=True, slots=True)

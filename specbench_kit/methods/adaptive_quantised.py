@@ -50,6 +50,7 @@ class AdaptiveQuantised(LatencyAware):
         "how precision lowers acceptance, and the defaults, are ours)"
     )
     group = "link"
+    is_folded = True
     grid = MappingProxyType({"max_draft": (4, 8, 12), "top": (8, 32), "forget": (0.02, 0.1)})
     required_capability = Capability.TREES
     own_distributions = True

@@ -39,6 +39,7 @@ class BanditSpec(ArmsMethod):
     share: Literal["request", "run"] = "request"
     source = "BanditSpec, arXiv 2505.15141"
     group = "bandit"
+    is_folded = True
     required_capability = Capability.TOKENS  # for the default arms; others may need more
     grid = MappingProxyType(
         {"algorithm": ("ucb", "exp3"), "share": ("request", "run"), "radius": (0.03, 0.1, 0.3, 1.0)}

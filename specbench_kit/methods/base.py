@@ -235,6 +235,10 @@ class Method(ABC):
     """The result that the source reports for it, in its own setting."""
     group: ClassVar[Group] = "other"
     """The heading in lists and reports."""
+    is_folded: ClassVar[bool] = False
+    """True if reports fold its row where nobody named it, as by `--method all`: few readers look
+    for it.
+    """
     grid: ClassVar[Mapping[str, Sequence[object]]] = MappingProxyType({})
     """Values of its options that tuning tries."""
     needs: ClassVar[str] = ""

@@ -40,6 +40,7 @@ class Nightjar(LatencyAware):
     source = "Nightjar, arXiv 2512.22420"
     reported_result = "up to 27.3% more tokens per second than no speculation under changing load"
     group: ClassVar[Group] = "bandit"
+    is_folded: ClassVar[bool] = True
     grid = MappingProxyType({"max_draft": (3, 5, 8), "bin": (4, 8, 16)})
     required_capability = Capability.TOKENS
 

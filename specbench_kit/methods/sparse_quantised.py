@@ -32,6 +32,7 @@ class SparseQuantised(Method):
     levels: int = 100
     source = "Quantize-Sample-and-Verify, arXiv 2507.00605 (not verified: its code and defaults could not be had)"
     group: ClassVar[Group] = "static"
+    is_folded = True
     required_capability = Capability.TREES
     own_distributions = True
     draft_limit = "k"

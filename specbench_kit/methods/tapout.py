@@ -31,6 +31,7 @@ class TapOut(ArmsMethod):
         "TapOut, arXiv 2511.02017 (max_draft and the thresholds of the arms are ours: not verified)"
     )
     group = "bandit"
+    is_folded = True
     grid = MappingProxyType(
         {
             "arms": (

@@ -40,6 +40,7 @@ class UcbSpecStop(Method):
     source = "UCB-SpecStop, arXiv 2606.20591"
     reported_result = "up to 22.4% less time per token than SpecDec++ over a link"
     group = "bandit"
+    is_folded = True
     grid = MappingProxyType(
         {"k_max": (4, 6, 8), "beta": (0.3, 1.0, 3.0), "estimator": ("ratio", "mean")}
     )

@@ -14,6 +14,7 @@ from specbench_kit.methods.base import GROUPS, Group, Method
 from specbench_kit.methods.spec import known_class
 from specbench_kit.metrics.acceptance import DrafterRounds
 from specbench_kit.metrics.run_summary import MethodRow, RunSummary
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE
 from specbench_kit.runs.document import RunDocument
 
 MANY = 10
@@ -266,6 +267,24 @@ class Comparison(Struct, frozen=True, kw_only=True):
         for series in self.series:
             labels[series.group].append(series.label)
         return {group: members for group, members in labels.items() if members}
+
+    @property
+    def folded(self) -> list[str]:
+        """The labels of the rows that tables fold: of methods that few readers look for, where
+        nobody named them.
+
+        A row that is level with the reference, or ahead of it, is not folded.
+        """
+        rows = self.overall
+        return [
+            series.label
+            for series in self.series
+            if series.method
+            and series.method.is_folded
+            and series.label != self.reference
+            and rows[series.label].verdict not in (FASTER, NO_DIFFERENCE)
+            and not any(run.fields.is_named for run in series.runs.values())
+        ]
 
     @property
     def runs(self) -> list[RunResult]:

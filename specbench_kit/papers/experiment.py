@@ -156,6 +156,28 @@ class Contradiction(NamedTuple):
     argument: str
 
 
+class Missing(Struct, frozen=True, forbid_unknown_fields=True):
+    """What keeps numbers of an experiment from being met: what the paper does not give, and where a
+    reader of the paper finds that.
+
+    It holds for the `series`, or for all if none is named, for the `metric` if one is named, and at
+    the points of the grid that agree with `where`.
+    """
+
+    because: str
+    series: tuple[str, ...] = ()
+    metric: str = ""
+    where: Point = {}
+
+    def holds_for(self, number: Published) -> bool:
+        """Return whether it says what is missing for a number."""
+        return (
+            (not self.series or number.series in self.series)
+            and (not self.metric or number.metric == self.metric)
+            and self.where.items() <= number.where.items()
+        )
+
+
 class NotCompared(NamedTuple):
     """What a paper shows that no experiment of the library is held against, and why."""
 
@@ -250,6 +272,7 @@ class ExperimentFile(Struct, frozen=True, forbid_unknown_fields=True):
     variants: tuple[tuple[str, ...], ...] = ()
     takes: str = ""
     steps: Steps | None = None
+    missing: tuple[Missing, ...] = ()
 
 
 class ClaimTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -340,6 +363,12 @@ class Experiment:
     variants: tuple[tuple[str, ...], ...] = ()
     takes: str = ""
     steps: Steps | None = None
+    missing: tuple[Missing, ...] = ()
+    """What is missing for the numbers that are not within the goal; of several the first counts."""
+
+    def missing_for(self, number: Published) -> str:
+        """Return what keeps a number from being met; empty if nothing is said of it."""
+        return next((entry.because for entry in self.missing if entry.holds_for(number)), "")
 
     @property
     def paper(self) -> str:
@@ -407,6 +436,10 @@ def _experiment_of(name: str, file: ExperimentFile) -> Experiment:
             number.series for number in published
         }
         require(not unknown, f"variants without a published number: {', '.join(sorted(unknown))}")
+        unknown = {series for entry in file.missing for series in entry.series} - {
+            number.series for number in published
+        }
+        require(not unknown, f"missing for series without a number: {', '.join(sorted(unknown))}")
         return Experiment(
             name,
             file.command,
@@ -424,6 +457,7 @@ def _experiment_of(name: str, file: ExperimentFile) -> Experiment:
             file.variants,
             file.takes,
             file.steps,
+            file.missing,
         )
     except (ValueError, SkitError) as error:
         raise SkitError(f"the experiment {name}: {error}") from error

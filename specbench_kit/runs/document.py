@@ -517,6 +517,9 @@ class RunDocument(RunDescription, kw_only=True):
     left_out: Annotated[dict[str, str], doc("methods that could not run, with the reason")] = field(
         default_factory=dict
     )
+    is_named: Annotated[
+        bool, doc("whether the method was named; false where all or a group stands for it")
+    ] = True
     hidden_states: Annotated[
         HiddenStates | None,
         doc("hidden states that verdicts carry to the drafter; null if they carry none"),
@@ -635,6 +638,7 @@ class RunFields(TypedDict, total=False):
     lowered_limits: Mapping[str, LoweredOption]
     tuning: TuningFields
     left_out: Mapping[str, str]
+    is_named: bool
     hidden_states: Written
     engine: Written
     server: Written

@@ -1,11 +1,17 @@
 """Deployment files: what ships loads, one's own is found by path, fields can be replaced, and errors name the key."""
 
 import json
+import re
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import ROOT
 
+from specbench_kit.cli.command import PRESETS
+from specbench_kit.cli.record import RecordOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel
 from specbench_kit.deployments.description import describe, restore
@@ -17,6 +23,8 @@ from specbench_kit.profilers.loading import DERIVED, read
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
 from specbench_kit.profilers.silicon import find_kernels
 from specbench_kit.profilers.software import find_software
+from specbench_kit.serving.options import ServingOptions
+from specbench_kit.studies.planning.options import PlanOptions
 
 OWN = """
 name = "mine"
@@ -374,7 +382,7 @@ def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
 def test_the_list_starts_with_this_machine_and_says_what_is_modelled() -> None:
     first, *modelled = entries()
     assert (first["name"], first["time_kind"]) == (LOCAL, "measured")
-    assert [entry["name"] for entry in modelled] == list(bundled())
+    assert sorted(str(entry["name"]) for entry in modelled) == sorted(bundled())
     assert {entry["time_kind"] for entry in modelled} == {"modelled"}
     assert all(entry["source"] for entry in modelled)
 
@@ -389,3 +397,31 @@ def test_every_profile_that_ships_is_one_that_a_deployment_names_or_a_published_
     }
     assert {path.stem for path in DERIVED.iterdir()} <= named
     assert {path.suffix for path in LIBRARY.iterdir()} == {".toml"}
+
+
+def test_deployments_that_no_device_reaches_come_last_and_nothing_chooses_them() -> None:
+    listed = entries()
+    assert [entry["name"] for entry in listed if "IMPOSSIBLE" in str(entry["summary"])] == ["wisp"]
+    assert listed[-1]["name"] == "wisp"
+    assert "Qwen3-32B" in str(listed[-1]["summary"])
+    preset = tomllib.loads((PRESETS / "known-pair.toml").read_text(encoding="utf-8"))
+    defaults = {
+        field.name: field.default
+        for options in (RecordOptions, ServingOptions)
+        for field in fields(options)
+    }
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    chosen = [
+        preset["deployment"],
+        *defaults["deployment"],
+        next(field.default for field in fields(PlanOptions) if field.name == "deployment"),
+        *defaults["trees_for"],
+        *re.findall(r"--deployment ([\w.-]+)", makefile),
+        *re.findall(r"^EDGES := (.*)$", makefile, re.MULTILINE)[0].split(),
+        *re.findall(r"^PAIR_CLOCKS := (.*)$", makefile, re.MULTILINE)[0].split(),
+    ]
+    shipped = bundled()
+    assert {"wan", "wisp-roofline", "raspberry-pi"} <= set(chosen)
+    assert [
+        name for name in chosen if name in shipped and shipped[name].build().is_impossible
+    ] == []

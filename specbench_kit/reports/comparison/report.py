@@ -2,7 +2,7 @@
 user chose.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -118,7 +118,8 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         for run in series.runs.values()
     }
     deployments = [deployment.section(run) for run in fields]
-    sections = [results(part, look) for part in comparison.parts if part.kind != "category"]
+    folded = comparison.folded
+    sections = [results(part, look, folded) for part in comparison.parts if part.kind != "category"]
     # What is compared stands in one picture before any table; the others follow under their
     # heading.
     first = next((block for block in figures if isinstance(block, Figure)), None)
@@ -195,22 +196,47 @@ def setting(comparison: Comparison) -> Blocks:
     return [Heading("What was run"), facts([*rows, *wording.warm_up(fields)])]
 
 
-def results(part: ComparisonTable, look: Look) -> Blocks:
+def results(part: ComparisonTable, look: Look, folded: Collection[str]) -> Blocks:
     """Return the tables of all requests, or of one dataset."""
     finished = max(row.finished or 0 for row in part.rows.values())
     title = "Results" if part.kind == "overall" else f"Results on {part.name}"
-    return [Heading(f"{title} ({count(finished)} requests)"), *_method_tables(part.rows, look)]
+    heading = Heading(f"{title} ({count(finished)} requests)")
+    return [heading, *_method_tables(part.rows, look, folded)]
 
 
-def _method_tables(rows: Mapping[str, MethodRow], look: Look) -> Blocks:
-    """Return the table of methods, and the other columns to open on a click."""
+def _method_tables(
+    rows: Mapping[str, MethodRow], look: Look, folded: Collection[str] = ()
+) -> Blocks:
+    """Return the table of methods, and the folded rows and other columns to open on a click."""
     first = look.table_columns("comparison")
     others = (
         [] if look.columns else [column for column in look.table_columns() if column not in first]
     )
     further = method_table(rows, others)
     more = [Folded("More columns", [further])] if further.columns[1:] else []
-    return [method_table(rows, first), *more, *paragraphs(marks_note(rows.values()))]
+    tables = with_folded_rows(method_table(rows, first), folded)
+    return [*tables, *more, *paragraphs(marks_note(rows.values()))]
+
+
+def with_folded_rows(table: Table, folded: Collection[str]) -> Blocks:
+    """Return a table of methods less the rows with these labels, and a table of those to open on a
+    click, whose title says how many there are.
+    """
+    names = {*map(code, folded)}
+    hidden = [row for row in table.rows if str(row[0]) in names]
+    if not hidden:
+        return [table]
+    shown = [row for row in table.rows if row not in hidden]
+    rows = f"{len(hidden)} {'row' if len(hidden) == 1 else 'rows'}"
+    listed = ", ".join(dict.fromkeys(_without_options(str(row[0])) for row in hidden))
+    title = f"More: {rows} that few readers look for ({listed})"
+    return [Table(table.columns, shown), Folded(title, [Table(table.columns, hidden)])]
+
+
+def _without_options(label: str) -> str:
+    """Return the code of a label without the options in brackets."""
+    name, _, options = label.partition(" (")
+    return name + ("`" if options else "")
 
 
 def categories(comparison: Comparison, look: Look) -> Blocks:
@@ -220,7 +246,12 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
     parts = [part for part in comparison.parts if part.kind == "category"]
     if not parts:
         return []
-    labels = [series.label for series in comparison.series if not series.is_baseline]
+    folded = comparison.folded
+    labels = [
+        series.label
+        for series in comparison.series
+        if not series.is_baseline and series.label not in folded
+    ]
     blocks: list[Block] = [Heading("By category")]
     for title, column in (
         ("Typical speedup (95%)", SPEEDUP),
@@ -288,7 +319,8 @@ def differences(comparison: Comparison) -> Blocks:
     if fastest_share is not None:
         note += f" {reference} itself is the fastest on {share(fastest_share)} of requests."
     labelled = [[code(label), *cells] for label, cells in zip(against, rows, strict=True)]
-    return [Heading(f"Against {reference}"), Table(("method", *columns), labelled), Paragraph(note)]
+    tables = with_folded_rows(Table(("method", *columns), labelled), comparison.folded)
+    return [Heading(f"Against {reference}"), *tables, Paragraph(note)]
 
 
 def averages(comparison: Comparison) -> Blocks:
@@ -300,7 +332,11 @@ def averages(comparison: Comparison) -> Blocks:
     }
     note = "Papers report either; Spec-Bench's speedup is the ratio of mean tok/s."
     return (
-        [Heading("Pooled and per request"), method_table(rows, AVERAGES), Paragraph(note)]
+        [
+            Heading("Pooled and per request"),
+            *with_folded_rows(method_table(rows, AVERAGES), comparison.folded),
+            Paragraph(note),
+        ]
         if rows
         else []
     )

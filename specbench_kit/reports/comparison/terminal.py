@@ -81,7 +81,8 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
 
 def _shown(comparison: Comparison, winner: str) -> list[str]:
     """Return the labels of the rows that a screen has room for, from fast to slow."""
-    labels = list(comparison.from_fast_to_slow().overall)
+    folded = {*comparison.folded} - {winner}
+    labels = [label for label in comparison.from_fast_to_slow().overall if label not in folded]
     if len(labels) <= MOST_ROWS:
         return labels
     baselines = [series.label for series in comparison.series if series.is_baseline]

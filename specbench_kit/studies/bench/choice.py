@@ -65,6 +65,11 @@ def chosen(settings: BenchSettings) -> dict[str, bool]:
     return specs if tuned is None else {tuned.spec(spec): named for spec, named in specs.items()}
 
 
+def describe_choice(is_named: bool) -> RunFields:
+    """Return what `run.json` says of a method that nobody named; nothing of one that was."""
+    return {} if is_named else {"is_named": False}
+
+
 def tuned_options(settings: BenchSettings) -> TunedOptions | None:
     """Return the tuned options that a benchmark names; `auto`: those bundled for its target and
     deployment.

@@ -23,7 +23,7 @@ from specbench_kit.runs.document import NumberFormat, RunFields
 from specbench_kit.runs.line_file import lock, unlock
 from specbench_kit.runs.provenance import Provenance
 from specbench_kit.runs.resumption import require_same_environment
-from specbench_kit.studies.bench.choice import describe_tuning
+from specbench_kit.studies.bench.choice import chosen, describe_choice, describe_tuning
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench, count_seen
@@ -52,6 +52,7 @@ def open_runs(
     config = _describe_config(settings, bench)
     conditions = provenance.collect(settings.argv)
     tuning = describe_tuning(settings)
+    named = chosen(settings)
     sizes = {
         spec: bench.loop(method).effective_batch_size for spec, method in bench.methods.items()
     }
@@ -65,6 +66,7 @@ def open_runs(
                     **({"seen_prompts": count} if count else {}),
                     **describe_method(spec, method),
                     **tuning.get(spec, {}),
+                    **describe_choice(named[spec]),
                     **bench.describe_hidden_states(method),
                     "config": {**config, "effective_batch_size": sizes[spec]},
                 }

@@ -35,7 +35,13 @@ from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunFields
-from specbench_kit.studies.bench.choice import chosen, describe_tuning, longest_draft, usable
+from specbench_kit.studies.bench.choice import (
+    chosen,
+    describe_choice,
+    describe_tuning,
+    longest_draft,
+    usable,
+)
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import Progress, ends_alone
@@ -116,6 +122,7 @@ def bench_replay(
     methods = {spec: prepared[given_spec] for spec, given_spec in given.items()}
     shared = _describe(settings, trace, deployment)
     tuning = describe_tuning(settings)
+    named = chosen(settings)
     runs = {
         spec: RunDirectory.create(
             settings.out,
@@ -125,6 +132,7 @@ def bench_replay(
                 **shared,
                 **lowered_limits([given[spec]], trace.header),
                 **tuning.get(given[spec], {}),
+                **describe_choice(named[given[spec]]),
             },
         )
         for spec, method in methods.items()

@@ -102,6 +102,7 @@ PAPER_COLUMNS = (
     ),
     *("inputs within", "predictions that no effect would meet"),
 )
+MISSING_COLUMNS = ("not met", "what is missing")
 EXPERIMENT_COLUMNS = ("experiment", "subject", "predictions that come out", "verdict")
 INTRODUCTION = (
     "Published numbers, and the kit's results for the same setting. The latter are modelled or simulated, never "
@@ -203,10 +204,47 @@ def overview(results: Sequence[ReproducedExperiment], figures: Blocks) -> Docume
         *_duration_of_all(results),
         Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
         Table(EXPERIMENT_COLUMNS, rows),
+        *_missing_in_all(by_paper),
         Heading("Every number"),
         Table(columns[:shown], [row[:shown] for row in numbers]),
     ]
     return Document("Published experiments, reproduced", blocks)
+
+
+def _missing_in_all(by_paper: Mapping[str, Sequence[ReproducedExperiment]]) -> Blocks:
+    """Return a section on what is missing for each number of all papers that is not met."""
+    rows = [
+        (link(member.name, f"{paper}.md"), *row)
+        for paper, members in by_paper.items()
+        for member in members
+        for row in _missing_rows(member)
+    ]
+    if not rows:
+        return []
+    return [
+        Heading("What is missing where a number is not met"),
+        Paragraph(
+            "Every number that is not within the goal, whatever its kind, with what the paper does not give for it, or "
+            "gives in two ways. Numbers in brackets are as printed."
+        ),
+        Table(("experiment", *MISSING_COLUMNS), rows),
+    ]
+
+
+def _missing_rows(result: ReproducedExperiment) -> list[tuple[str, str]]:
+    """Return the numbers that are not met, by what is missing for them; none of changed inputs."""
+    experiment = experiments().get(result.name)
+    if experiment is None or result.changes:
+        return []
+    numbers: dict[str, dict[str, list[str]]] = {}
+    for pair in result.published:
+        if pair.within is False and (words := experiment.missing_for(pair)):
+            of_metric = numbers.setdefault(words, {}).setdefault(metric_in_words(pair), [])
+            of_metric.append(f"{series_and_point(pair)} ({published(pair)})")
+    return [
+        ("; ".join(f"{metric}: {', '.join(named)}" for metric, named in metrics.items()), words)
+        for words, metrics in numbers.items()
+    ]
 
 
 def _by_paper(results: Sequence[ReproducedExperiment]) -> dict[str, list[ReproducedExperiment]]:
@@ -558,6 +596,8 @@ def _section(result: ReproducedExperiment) -> Blocks:
         *_numbers_or_steps(result),
         *paragraphs(effects_compared(result)),
     ]
+    if missing := _missing_rows(result):
+        blocks.append(Table(MISSING_COLUMNS, missing))
     if result.differs:
         blocks.append(
             Table(("other than in the paper's world", "why"), list(result.differs.items()))

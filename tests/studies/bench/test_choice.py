@@ -5,7 +5,7 @@ import pytest
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.studies.bench.choice import expand, usable
+from specbench_kit.studies.bench.choice import describe_choice, expand, usable
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
@@ -19,6 +19,12 @@ def test_all_is_every_method_beside_the_baseline() -> None:
     assert set(expand(["all"], baseline=True)) == set(methods.all()) - {"autoregressive"}
     assert set(expand(["all"], baseline=False)) == set(methods.all())
     assert not any(expand(["all"], baseline=True).values())
+
+
+def test_runs_say_which_methods_nobody_named() -> None:
+    specs = expand(["all", "fixed-k:k=3"], baseline=True)
+    assert describe_choice(specs["fixed-k:k=3"]) == {}
+    assert describe_choice(specs["banditspec"]) == {"is_named": False}
 
 
 def test_a_group_is_every_method_of_it() -> None:

@@ -15,7 +15,7 @@ from specbench_kit.studies.suite.plots import curves, winners
 from specbench_kit.studies.suite.running import run_cell, run_fleet
 from specbench_kit.studies.suite.scores import PolicyResult, Scoreboard
 
-IN_NO_CELL = {"pipeline-ar", "pp-microbatch", "specpipe"}
+IN_NO_CELL = {"pipeline-ar", "pp-microbatch", "spd", "specpipe"}
 """Policies that fill a pipeline, which no trace can serve; the synthetic pairs have no cell with one."""
 
 
