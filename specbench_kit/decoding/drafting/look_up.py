@@ -82,7 +82,7 @@ class _LookedUp:
 
 class LookUpDrafter(ChainDrafter):
     """Drafts chains of what an index finds, with one look-up per chain and round; a chain ends
-    where nothing is found.
+    where nothing is found, or what is found is forbidden by the request's grammar.
 
     Looked-up tokens are not drawn at random, so they are verified like any chosen tokens.
     """
@@ -141,7 +141,7 @@ class LookUpDrafter(ChainDrafter):
             looked_up = _LookedUp(self._index.look_up(draft.request_id, tokens), tree.last)
             self._looked_up[draft.request_id] = looked_up
         following = next(looked_up.continuations, None)
-        if following is None:
+        if following is None or not draft.allows(following.token, tree.last):
             return False
         # A trace holds 32 bits of it, and a replay has to decide as the live run did.
         source = LookUpDistribution(self._name, float(np.float32(following.probability)))
