@@ -30,6 +30,7 @@ from tiny_models import (
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding import verification
 from specbench_kit.decoding.constraint import Allowed, Grammars, parse_constraint
 from specbench_kit.decoding.distributions import DraftForward, FullDistributions
@@ -73,6 +74,9 @@ IN_ROUNDS = [
 KINDS = [spec for spec in one_of_each_kind() if spec in IN_ROUNDS]
 WITH_DRAFTERS = [
     *(f"fixed-k:k=3,drafter={name}" for name in ("head", "block", "cascade", "slem", "suffix")),
+    "fixed-k:k=3,drafter=grammar",
+    "fixed-k:k=3,drafter=first-of.first=grammar+second=suffix+third=model",
+    "fixed-k:k=3,drafter=cascade.second=grammar",
     "specinfer:branching=2-1-2,drafter=head",
 ]
 
@@ -131,7 +135,7 @@ def test_greedy_output_is_that_of_masked_plain_decoding(method: Method) -> None:
 
 KNOWS = [
     *(spec for spec in IN_ROUNDS if not spec.startswith(("lookahead", "token-recycling"))),
-    *(f"fixed-k:k=3,drafter={name}" for name in ("head", "medusa", "cascade", "suffix")),
+    *(f"fixed-k:k=3,drafter={name}" for name in ("head", "medusa", "cascade", "suffix", "grammar")),
 ]
 """Methods that draft with a model, a head or a look-up, which are told what the grammar allows."""
 
@@ -154,6 +158,37 @@ def test_drafted_tokens_that_the_grammar_forbids_are_counted_and_never_accepted(
         rounds = [step for record in records.values() for step in record.rounds]
         assert sum(step.forbidden for step in rounds) > 0
         assert all(step.accepted + step.forbidden <= step.submitted for step in rounds)
+
+
+FORCING = "regex:a(bdcd|cdbd)a"
+
+
+@pytest.mark.parametrize(
+    ("method", "drafters"),
+    [
+        ("fixed-k:k=8,drafter=grammar", {""}),
+        ("fixed-k:k=2,drafter=first-of.first=grammar+second=model", {"grammar", "model"}),
+    ],
+    indirect=["method"],
+)
+def test_what_the_grammar_forces_is_drafted_and_right(method: Method, drafters: set[str]) -> None:
+    """Behind the one choice stand six forced tokens, the end among them; a model drafts where there is a choice."""
+    grammar = constraint(FORCING)
+    requests = [replace(request, constraint=grammar) for request in make_requests(PROMPTS, LENGTH)]
+    plain = run(AUTOREGRESSIVE, runners(), requests)
+    records = run(method, runners(), requests)
+    assert outputs(records) == outputs(plain)
+    drafted = [step for record in records.values() for step in record.rounds if step.drafted]
+    assert {step.drafter for step in drafted} == drafters
+    forced = [step for step in drafted if step.drafter != "model"]
+    assert sum(step.accepted for step in forced) == sum(step.submitted for step in forced) > 8
+    if len(drafters) == 1:
+        assert all(len(record.rounds) <= 3 for record in records.values())
+
+
+def test_without_a_grammar_nothing_can_be_forced() -> None:
+    with pytest.raises(SkitError, match=r"^drafter 'grammar' drafts what a grammar forces: give"):
+        decode(parse_method("fixed-k:drafter=grammar"), runners(), make_requests(PROMPTS, 4))
 
 
 def test_an_output_that_ends_early_is_called_cut() -> None:

@@ -131,14 +131,18 @@ class LookUpDrafter(ChainDrafter):
         self._index.learn(session.request.id, session.tokens)
         self._index.forget(session.request.id)
 
+    def _find(self, draft: Draft, path: Sequence[int]) -> Iterator[Continuation]:
+        """Yield what may follow the committed tokens and the drafted `path`."""
+        return self._index.look_up(draft.request_id, [*draft.session.tokens, *path])
+
     def _grow(self, draft: Draft) -> bool:
         tree = draft.tree
         looked_up = self._looked_up.get(draft.request_id)
         # A cascade adds a token of its own where it rejects a guess: from there the text is looked
         # up anew.
         if looked_up is None or looked_up.node != tree.last:
-            tokens = [*draft.session.tokens, *(tree.tokens[node] for node in tree.path(tree.last))]
-            looked_up = _LookedUp(self._index.look_up(draft.request_id, tokens), tree.last)
+            path = [tree.tokens[node] for node in tree.path(tree.last)]
+            looked_up = _LookedUp(self._find(draft, path), tree.last)
             self._looked_up[draft.request_id] = looked_up
         following = next(looked_up.continuations, None)
         if following is None or not draft.allows(following.token, tree.last):

@@ -66,7 +66,7 @@ def open_runs(
                     **describe_method(spec, method),
                     **tuning.get(spec, {}),
                     **bench.describe_hidden_states(method),
-                    "config": {**config, "effective_batch_size": sizes[spec]},
+                    "config": {**shared["config"], "effective_batch_size": sizes[spec]},
                 }
             )
     if settings.resume or join:
@@ -150,7 +150,7 @@ def _describe(
         "dataset": stated(dataset.describe()),
         "models": stated(bench.models),
         "number_formats": stated(number_formats(bench.pair.loaded)),
-        "config": config,
+        "config": {**config, **bench.grammars.describe(dataset.prompts)},
         **(stated(bench.server.describe()) if bench.server else {}),
         **describe_time(settings.deployment),
         **describe_range(bench.ends, AS_DRAFTED),
