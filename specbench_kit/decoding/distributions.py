@@ -71,13 +71,15 @@ def _by_bound(
         table = np.pad(table, ((0, 0), (0, -vocabulary % columns)))
     table = table.reshape(rows, -1, columns)
     weights = np.exp(np.asarray(bases)).astype(np.float32)[:, None]
-    maxima = torch.from_numpy(table).amax(1).numpy() * weights  # three times as fast as numpy's
+    largest = torch.from_numpy(table).amax(1).numpy()  # three times as fast as numpy's
+    maxima = largest * weights
     # Column maxima are tokens of their own, so the best `count` of all cannot score below the best
     # `count` of these, of which no more than `branch` may be of one row.
     bound = np.partition(np.partition(maxima, -branch)[:, -branch:], -count, axis=None)[-count]
-    row, column = np.nonzero(maxima >= bound)
+    # Under a grammar most tokens have no probability, and the bound may be 0: they are no candidates.
+    row, column = np.nonzero((maxima >= bound) & (largest > 0))
     entries = table[row, :, column]
-    entry, line = np.nonzero(entries * weights[row] >= bound)
+    entry, line = np.nonzero((entries * weights[row] >= bound) & (entries > 0))
     origin = row[entry]
     token = line * columns + column[entry]
     scores = torch.from_numpy(entries[entry, line]).log_().add_(torch.tensor(bases)[origin]).numpy()

@@ -262,7 +262,9 @@ def sampled(method: Method, draws: int = DRAWS) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    "method", [*KINDS, "fixed-k:k=3,drafter=medusa", "specinfer"], indirect=True
+    "method",
+    [*KINDS, "sampled-tree:branching=2-1-2", "fixed-k:k=3,drafter=medusa", "specinfer"],
+    indirect=True,
 )
 def test_sampled_outputs_follow_the_masked_target(method: Method) -> None:
     assert p_value(sampled(method), joint()) > 1e-3

@@ -49,6 +49,11 @@ class PromptGrammars:
                         (dataset.digest, name): constraint for name in _request_ids(prompt)
                     }
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Return the optional package that decides what is allowed, if anything is asked for."""
+        return () if self._spec is None else (LIBRARY,)
+
     def of(self, prompt: Prompt) -> Constraint | None:
         """Return the grammar of a prompt's outputs."""
         if self._grammars is None or self._spec is None:

@@ -50,7 +50,7 @@ def open_runs(
     """
     described: list[JsonObject] = []
     config = _describe_config(settings, bench)
-    conditions = provenance.collect(settings.argv)
+    conditions = provenance.collect(settings.argv, libraries=bench.grammars.libraries)
     tuning = describe_tuning(settings)
     sizes = {
         spec: bench.loop(method).effective_batch_size for spec, method in bench.methods.items()

@@ -379,7 +379,8 @@ class Benchmark:
         """Store the current conditions in every resumed run that is not complete."""
         if not self.settings.resume or (self._turn and self._turn.is_noted):
             return
-        conditions = provenance.collect(self.settings.argv)
+        libraries = self.bench.grammars.libraries
+        conditions = provenance.collect(self.settings.argv, libraries=libraries)
         for spec, run in self.runs.items():
             done = len(run.records())
             has_baseline = BASELINE in self.bench.lanes and spec != BASELINE

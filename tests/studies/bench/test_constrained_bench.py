@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from specbench_kit.decoding.distributions import FullDistributions
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting import model as model_drafts
 from specbench_kit.decoding.sampling import Sampler, draw
+from specbench_kit.deployments.loading import load as load_deployment
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.evidence import GreedyChoice
 from specbench_kit.metrics.run_data import load_runs
@@ -31,6 +33,8 @@ from specbench_kit.metrics.shapes import RecomputedLogits
 from specbench_kit.reports.sections.cautions import result_cautions
 from specbench_kit.studies.bench import grammars
 from specbench_kit.studies.bench.conclusion import Conclusion
+from specbench_kit.studies.bench.lanes import Progress
+from specbench_kit.studies.bench.opening import release_locks
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -86,7 +90,9 @@ def test_outputs_follow_the_grammar_and_equal_masked_plain_decoding(
         assert (summary.overall.valid_share, summary.overall.cut_share) == (1.0, 0.0)
         assert summary.baseline.overall.valid_share == 1.0
         assert summary.overall.forbidden_share in (0.0, None)
-        config = read_object(folder / "run.json")["config"]
+        run = read_object(folder / "run.json")
+        config = run["config"]
+        assert run["versions"]["llguidance"] == version("llguidance")
         assert config["constraint"] == f"regex:{REGEX}"
         assert re.fullmatch("[0-9a-f]{16}", config["constraint_hash"])
         page = (folder / "report.md").read_text()
@@ -139,6 +145,26 @@ def test_an_output_that_breaks_its_grammar_is_said_first(tiny: TinyPair, tmp_pat
         line
         == "GRAMMAR NOT FOLLOWED: 1 of 3 outputs are valid by the grammar, to its end; 2 are WRONG."
     )
+
+
+def test_an_interrupted_run_is_resumed(tiny: TinyPair, tmp_path: Path) -> None:
+    asked = settings(tiny, tmp_path, "fixed-k:k=3", deployment=load_deployment("wan"))
+    whole = decoded(replace(asked, out=tmp_path / "whole"))[0].directory
+    first = prepare(asked)
+    with pytest.raises(KeyboardInterrupt):
+        first.run(_interrupt_after(2))
+    release_locks([*first.runs.values()])
+    (again,) = decoded(replace(asked, resume=True))
+    assert again.directory.path == first.runs["fixed-k:k=3"].path
+    assert again.directory.records() == whole.records()
+
+
+def _interrupt_after(number: int) -> Callable[[Progress], None]:
+    def report(progress: Progress) -> None:
+        if progress.done == number:
+            raise KeyboardInterrupt
+
+    return report
 
 
 def test_each_prompt_has_a_schema_of_its_own(tiny: TinyPair, tmp_path: Path) -> None:
