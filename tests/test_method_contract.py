@@ -110,11 +110,11 @@ DRAFTED = [
     for name, kind in methods.all().items()
     for drafter, offered in drafters.all().items()
     if "drafter" in {option.name for option in init_fields(kind)}
-    and drafter != kind.drafter
+    and drafter not in (kind.drafter, "grammar")
     and offered.capability >= kind.required_capability
     for spec in variants(name)[:1]
 ]
-"""Every method with every other drafter that offers what it asks."""
+"""Every method with every other drafter that offers what it asks and needs no grammar."""
 PLAIN = [name for name, kind in methods.all().items() if issubclass(kind, Autoregressive)]
 """Methods that draft nothing, whose decoding is autoregressive's own."""
 UNDRAFTED = [

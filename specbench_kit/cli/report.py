@@ -46,7 +46,8 @@ class ComparisonOptions:
         str,
         Option(
             "Columns of the method tables, separated by commas: typical-speedup, speedup-in-all, headroom, throughput, "
-            "acceptance-length, tokens-per-step, hit-rate, acceptance-rate, draft-efficiency, wdt, ttft, tpot, "
+            "acceptance-length, tokens-per-step, hit-rate, acceptance-rate, draft-efficiency, forbidden-drafts, "
+            "valid-by-the-grammar, wdt, ttft, tpot, "
             "itl-p50, itl-p95, itl-p99, lossless."
         ),
     ] = ""

@@ -11,6 +11,7 @@ EXTRA_OF_MODULE = {
     "httpx_sse": "live",
     "prometheus_client": "live",
     "lightgbm": "trees",
+    "llguidance": "constrained",
     "xgboost": "trees",
     "llama_cpp": "llama-cpp",
     "mlflow": "mlflow",
@@ -22,6 +23,7 @@ EXTRA_OF_MODULE = {
 PURPOSES = {
     "live": "work with servers: skit serve, skit load, skit profile-server, skit bench --server, skit ab",
     "trees": "training predictors of the families xgboost and lightgbm",
+    "constrained": "outputs that follow a grammar: skit bench --constraint",
     "llama-cpp": "the comparison with llama.cpp in make benchmark",
     "mlflow": "skit export --format mlflow",
     "ray": "--backend ray of skit simulate, capacity, plan and sweep",

@@ -31,7 +31,7 @@ class Prompt:
     With `chat` the turns are messages for a chat template; otherwise the only turn is a text that
     the model continues. `gold` holds the right answers, where the dataset has any; `system` the
     system's message before the first turn. `dialogue` names the conversation where it is decoded
-    several times, under as many ids.
+    several times, under as many ids. `schema` is the JSON schema of the answers, where the row has one.
     """
 
     id: str
@@ -41,6 +41,7 @@ class Prompt:
     gold: Gold | None = None
     system: str = ""
     dialogue: str = ""
+    schema: str = ""
 
     @property
     def fingerprint(self) -> str:

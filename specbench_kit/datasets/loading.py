@@ -360,6 +360,7 @@ SHARED = ("conversations", "conversation")
 TURN_FIELDS = ("turns", "messages", *SHARED)
 FIELDS = ("prompt", "question", *TURN_FIELDS)
 SYSTEM_FIELDS = ("system", "system_prompt")
+SCHEMA_FIELDS = ("schema", "json_schema")
 
 
 def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
@@ -387,7 +388,15 @@ def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
     ) or system_text(holder[name])
     if not isinstance(system, str):
         raise ValueError("the system's message must be a text")
-    return Prompt(str(identity), category, turns, chat, _gold(row), system)
+    return Prompt(str(identity), category, turns, chat, _gold(row), system, schema=_schema(row))
+
+
+def _schema(row: Row) -> str:
+    """Return the JSON schema of a row's answers, an object or its text; "" if it has none."""
+    value = next((row[name] for name in SCHEMA_FIELDS if row.get(name)), None)
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) and value.lstrip().startswith("{") else ""
 
 
 def _text_field(row: Row) -> tuple[str, Row]:

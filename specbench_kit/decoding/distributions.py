@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specbench_kit.decoding.masking import MaskedForward
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.executors.pending import AnyToken
@@ -70,13 +71,15 @@ def _by_bound(
         table = np.pad(table, ((0, 0), (0, -vocabulary % columns)))
     table = table.reshape(rows, -1, columns)
     weights = np.exp(np.asarray(bases)).astype(np.float32)[:, None]
-    maxima = torch.from_numpy(table).amax(1).numpy() * weights  # three times as fast as numpy's
+    largest = torch.from_numpy(table).amax(1).numpy()  # three times as fast as numpy's
+    maxima = largest * weights
     # Column maxima are tokens of their own, so the best `count` of all cannot score below the best
     # `count` of these, of which no more than `branch` may be of one row.
     bound = np.partition(np.partition(maxima, -branch)[:, -branch:], -count, axis=None)[-count]
-    row, column = np.nonzero(maxima >= bound)
+    # Under a grammar most tokens have no probability, and the bound may be 0: they are no candidates.
+    row, column = np.nonzero((maxima >= bound) & (largest > 0))
     entries = table[row, :, column]
-    entry, line = np.nonzero(entries * weights[row] >= bound)
+    entry, line = np.nonzero((entries * weights[row] >= bound) & (entries > 0))
     origin = row[entry]
     token = line * columns + column[entry]
     scores = torch.from_numpy(entries[entry, line]).log_().add_(torch.tensor(bases)[origin]).numpy()
@@ -185,7 +188,7 @@ class DraftForward:
         self.sampled = sampled
         self._sampler = sampler
         self._likeliest = likeliest
-        self._cuts = sampler.cuts
+        self._cuts = sampler.cuts or isinstance(forward, MaskedForward)
         self._temperature = sampler.temperature or 1.0
         # The executor's statistics are of the distribution before top-k and top-p.
         self._described = forward.statistics is not None and not self._cuts
@@ -251,12 +254,16 @@ class DraftForward:
         return [token for row in self.forward.argmax() for token in row]
 
     def top_tokens(self, count: int) -> list[list[int]]:
-        """Return the `count` likeliest tokens of every row, best first."""
+        """Return the `count` likeliest tokens of every row, best first; of a row under a grammar
+        only those that it allows.
+        """
         if self._cuts:
-            tokens: list[list[int]] = self.probabilities.topk(
-                min(count, self.probabilities.shape[-1])
-            ).indices.tolist()
-            return tokens
+            best = self.probabilities.topk(min(count, self.probabilities.shape[-1]))
+            tokens: list[list[int]] = best.indices.tolist()
+            if not isinstance(self.forward, MaskedForward):
+                return tokens
+            possible = (best.values > 0).sum(-1).tolist()
+            return [row[:number] for row, number in zip(tokens, possible, strict=True)]
         return self.forward.top_tokens(count)
 
     def table(self, tokens: Sequence[int]) -> Tensor:
@@ -270,9 +277,13 @@ class DraftForward:
         """The confidence, entropy, margin and logit_std of every row."""
         if self._described and self.forward.statistics is not None:
             return self.forward.statistics(self._temperature)
-        if self.logits.dtype == torch.float64:
+        # Minus infinity times a probability of 0 is no number, and the logits before a grammar's
+        # mask are the same wherever there is a probability.
+        forward = self.forward
+        logits = (forward.unmasked if isinstance(forward, MaskedForward) else forward).logits
+        if logits.dtype == torch.float64:
             precise = zip(
-                self.logits.numpy(force=True),
+                logits.numpy(force=True),
                 self.probabilities.double().numpy(force=True),
                 strict=True,
             )
@@ -280,7 +291,7 @@ class DraftForward:
                 [features_of_row(*row, self._temperature) for row in precise], np.float32
             ).tolist()
             return single
-        logits = self.logits.float()
+        logits = logits.float()
         if logits.is_cpu:
             rows = zip(logits.numpy(), self.probabilities.numpy(), strict=True)
             return [features_of_row(*row, self._temperature) for row in rows]

@@ -2,13 +2,14 @@
 recorded trace.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from specbench_kit.decoding.clock import Clock, Phase
+from specbench_kit.decoding.constraint import Allowed
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
@@ -32,6 +33,29 @@ class Draft:
     def context_length(self) -> int:
         """The number of committed tokens, the root included."""
         return len(self.session.tokens)
+
+    def allowed_after(self, nodes: Iterable[int]) -> list[Allowed]:
+        """Return what the request's grammar allows after each of some nodes, 0 being the root."""
+        grammar = self.session.grammar
+        if grammar is None:
+            return [None for _ in nodes]
+        return [grammar.allowed(self._tokens_to(node)) for node in nodes]
+
+    def allows(self, token: int, parent: int) -> bool:
+        """Return whether the request's grammar allows a token below a node."""
+        grammar = self.session.grammar
+        return grammar is None or grammar.allows(self._tokens_to(parent), token)
+
+    def forbidden(self, nodes: Iterable[int]) -> int:
+        """Return how many of some nodes the grammar forbids; what hangs below these is not
+        counted.
+        """
+        tree = self.tree
+        return sum(not self.allows(tree.tokens[node], tree.parents[node]) for node in nodes)
+
+    def _tokens_to(self, node: int) -> list[int]:
+        tokens = self.tree.tokens
+        return [tokens[above] for above in self.tree.path(node)]
 
     @property
     def reference(self) -> Sequence[int]:

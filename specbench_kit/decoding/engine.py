@@ -62,6 +62,7 @@ class RoundOutcome:
             drafter=tree.drafter,
             sent_bytes=verdict.sent_bytes,
             stale_bytes=verdict.stale_bytes,
+            forbidden=verdict.forbidden,
         )
 
     def detail(self) -> RoundDetail:

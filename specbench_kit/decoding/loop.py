@@ -122,6 +122,8 @@ class Loop(ABC):
             assert session.finish_reason is not None
             output_ids = session.tokens[len(session.request.prompt_ids) :]
             session.record.finish(output_ids, session.finish_reason, self.clock.now_s())
+            if session.request.constraint is not None:
+                session.record.grammar = session.request.constraint.outcome(output_ids)
             records.append(session.record)
         return records
 

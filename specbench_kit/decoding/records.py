@@ -11,6 +11,10 @@ from specbench_kit.core.typed_json import Count, Number, convert, decode
 
 TimeKind = Literal["measured", "modelled"]
 FinishReason = Literal["eos", "length", "error"]
+Outcome = Literal["valid", "cut", "invalid"]
+"""What a grammar says of an output: it follows the grammar to its end, it was cut before the end, or
+it does not follow it.
+"""
 UNLIMITED = 1 << 40
 """More tokens than any request has."""
 EXPECTED_DIGITS = 3
@@ -162,6 +166,10 @@ class RoundRecord(Struct):
         Count,
         Meta(description="bytes of such drafts that the server dropped without verifying them"),
     ] = 0
+    forbidden: Annotated[
+        Count,
+        Meta(description="submitted tokens that the request's grammar forbids; 0 without one"),
+    ] = 0
 
     @property
     def first_s(self) -> float:
@@ -257,6 +265,13 @@ class RequestRecord(Struct):
     dialogue: Annotated[
         str, Meta(description="id of the dialogue that the request is a turn of; empty otherwise")
     ] = ""
+    grammar: Annotated[
+        Outcome | None,
+        Meta(
+            description="whether the output follows the request's grammar to its end: 'valid', 'cut' by the "
+            "token limit before the end, or 'invalid'; null without a grammar"
+        ),
+    ] = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -283,13 +298,13 @@ class RequestRecord(Struct):
         finite.
         """
         fields = to_builtins(self)
-        for name in ("ends_s", "dialogue"):
+        for name in ("ends_s", "dialogue", "grammar"):
             if not fields[name]:
                 del fields[name]
         for round_fields in fields["rounds"]:
             if round_fields["expected"] is None:
                 del round_fields["expected"]
-            for name in ("drafter", "sent_bytes", "stale_bytes"):
+            for name in ("drafter", "sent_bytes", "stale_bytes", "forbidden"):
                 if not round_fields[name]:
                     del round_fields[name]
         # Not msgspec's encoder, which would silently write null for a number that is not finite.

@@ -98,7 +98,8 @@ def residual(
         # A device's distributions arrive in main memory, wherever the target is.
         draft = cast(FullDistributions, source).probabilities[row].to(target.device)
         token = tree.tokens[node]
-        if random.uniform("accept") * float(draft[token]) > float(target[index, token]):
+        chance = float(target[index, token])
+        if random.uniform("accept") * float(draft[token]) > chance or not chance:
             # A device's distributions arrive in main memory, and a draft model may have a card of
             # its own.
             surplus = (target[index] - draft.to(target.device)).clamp_(min=0)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from specbench_kit.decoding.constraint import Constraint, GrammarState
 from specbench_kit.decoding.records import FinishReason, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 
@@ -12,7 +13,7 @@ class Request:
     """A prompt to decode.
 
     `reference` is the target's answer, for methods that may read it, and `dialogue` names the dialogue of which the
-    prompt is a turn.
+    prompt is a turn. A `constraint` is the grammar that the output has to follow.
     """
 
     id: str
@@ -21,6 +22,7 @@ class Request:
     max_new_tokens: int
     reference: tuple[int, ...] = ()
     dialogue: str = ""
+    constraint: Constraint | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -38,9 +40,13 @@ class Session:
     record: RequestRecord
     tokens: list[int] = field(init=False)
     finish_reason: FinishReason | None = None
+    grammar: GrammarState | None = field(init=False)
+    """Where the output stands in its grammar; None without one."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.request.prompt_ids)
+        constraint = self.request.constraint
+        self.grammar = None if constraint is None else constraint.state()
 
     @property
     def produced(self) -> int:
@@ -60,4 +66,6 @@ class Session:
         elif len(committed) == room:
             self.finish_reason = "length"
         self.tokens.extend(committed)
+        if self.grammar is not None:
+            self.grammar.advance(committed)
         return len(committed)

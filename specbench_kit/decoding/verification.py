@@ -15,6 +15,7 @@ from torch import Tensor
 from specbench_kit.decoding.distributions import FullDistributions
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.lossy import LossyRule, lossy_verdict
+from specbench_kit.decoding.masking import masked
 from specbench_kit.decoding.rules import rule_for, walk
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
@@ -56,6 +57,8 @@ class Verdict:
     """Bytes of the drafts that were sent to a server since the last round."""
     stale_bytes: int = 0
     """Bytes of the drafts that were dropped unverified since the last round."""
+    forbidden: int = 0
+    """The number of submitted tokens that the request's grammar forbids."""
 
     @property
     def tokens(self) -> list[int]:
@@ -139,9 +142,11 @@ class Target(Protocol):
 class ModelVerifier:
     """Verifies by batched forwards of the target.
 
-    `layers` are those whose hidden states the drafter reads, and `candidates` is the number of the target's most likely
-    tokens that the policy reads. A `lossy` rule takes the place of the lossless ones. With
-    `divergences`, verdicts say how far the draft model's distributions lay from the target's.
+    What a request's grammar forbids has no probability in the target's distributions, before any
+    rule sees them. `layers` are those whose hidden states the drafter reads, and `candidates` is
+    the number of the target's most likely tokens that the policy reads. A `lossy` rule takes the
+    place of the lossless ones. With `divergences`, verdicts say how far the draft model's
+    distributions lay from the target's.
     """
 
     def __init__(
@@ -198,11 +203,25 @@ class ModelVerifier:
         rows: Sequence[Append],
         forward: Forward,
     ) -> list[Verdict]:
+        constrained = any(draft.session.grammar is not None for draft in drafts)
+        if constrained:
+            forward = masked(
+                forward,
+                [
+                    [None] * (row.keep - 1 - len(nodes)) + draft.allowed_after((0, *nodes))
+                    for draft, nodes, row in zip(drafts, chosen, rows, strict=True)
+                ],
+            )
         verified = verified_rows(forward, rows, greedy=self._sampler.greedy)
         verdicts = [
             verdict_on(draft, nodes, row, self._sampler, self._layers, self._lossy)
             for draft, nodes, row in zip(drafts, chosen, verified, strict=True)
         ]
+        if constrained:
+            verdicts = [
+                replace(verdict, forbidden=verdict.draft.forbidden(verdict.submitted))
+                for verdict in verdicts
+            ]
         if self._divergences:
             verdicts = with_divergences(verdicts, verified, self._sampler)
         return (

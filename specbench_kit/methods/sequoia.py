@@ -247,7 +247,7 @@ class _SequoiaPolicy(Policy):
                         draft.tree.add(token, node, forward, row)
                         for token in tokens[: len(shape.children)]
                     ]
-                    below += shape.children
+                    below += shape.children[: len(tokens)]
                 grown.append((draft, added, below))
             live = grown
 

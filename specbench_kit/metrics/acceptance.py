@@ -45,12 +45,15 @@ EXPECTED_RATIOS = {
     "expectation_bias": ("expected", "accepted_expecting"),
 }
 """Further ratios if the policy decides by probabilities of acceptance."""
+GRAMMAR_RATIOS = {"forbidden_share": ("forbidden", "submitted")}
+"""Further ratios if outputs had to follow a grammar."""
 SHARES = (
     "acceptance_rate",
     "draft_efficiency",
     "alignment_rate",
     "hit_rate",
     "acceptance_after_pause",
+    "forbidden_share",
 )
 """Ratios that cannot exceed 1."""
 
@@ -75,6 +78,16 @@ def counts(group: RequestGroup) -> Metrics:
         "accepted": tokens["accepted"],
         "wasted_tokens": tokens["wasted"],
     }
+
+
+def outcomes(group: RequestGroup) -> Metrics:
+    """Return the shares of outputs that follow their grammar to its end, and of those that were cut
+    before; empty without a grammar.
+    """
+    found = [record.grammar for record in group.finished if record.grammar is not None]
+    if not found:
+        return {}
+    return {f"{name}_share": found.count(name) / len(found) for name in ("valid", "cut")}
 
 
 def ratios(rounds: RoundColumns) -> Metrics:
@@ -136,7 +149,8 @@ def _applicable_ratios(rounds: RoundColumns) -> dict[str, tuple[str, str]]:
             name: ratio for name, ratio in RATIOS.items() if name not in OF_VERIFICATIONS
         } | PIPELINE_RATIOS
     ahead = PROACTIVE_RATIOS if rounds.sum("proactive") else {}
-    return RATIOS | expected | ahead | (PAUSE_RATIOS if rounds.sum("after_pause") else {})
+    paused = PAUSE_RATIOS if rounds.sum("after_pause") else {}
+    return RATIOS | expected | ahead | paused | (GRAMMAR_RATIOS if rounds.constrained else {})
 
 
 def _is_pipeline(rounds: RoundColumns) -> bool:

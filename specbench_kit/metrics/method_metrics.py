@@ -10,7 +10,13 @@ import numpy as np
 
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
-from specbench_kit.metrics.acceptance import acceptance_by_position, counts, pooled, ratio_intervals
+from specbench_kit.metrics.acceptance import (
+    acceptance_by_position,
+    counts,
+    outcomes,
+    pooled,
+    ratio_intervals,
+)
 from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import idle_shares, per_makespan
 from specbench_kit.metrics.latency import attainment, latency, phases, wasted_time
@@ -85,7 +91,7 @@ class MethodMetrics(BesideBaseline):
 
     def _computed(self, baseline: Records) -> Metrics:
         group, rounds = self.group, self.group.rounds
-        metrics = counts(group) | pooled(rounds) | acceptance_by_position(rounds)
+        metrics = counts(group) | outcomes(group) | pooled(rounds) | acceptance_by_position(rounds)
         metrics |= wasted_time(rounds) | latency(group) | phases(rounds)
         metrics["throughput_request_mean"] = _mean_rate(group.finished)
         colocated = colocation(group.records, baseline, self.units, self.deployment)

@@ -36,6 +36,8 @@ class RoundColumns:
         )
         self.names = [record.request_id for record in finished]
         self.commits_s = [r.commits_s for r in self._rounds]
+        self.constrained = any(record.grammar is not None for record in finished)
+        """True if the requests' outputs had to follow a grammar."""
         self._columns = {"rounds": np.ones(self.count)}
 
     def __getitem__(self, column: str) -> Array:

@@ -13,6 +13,8 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
+from specbench_kit.decoding.constraint import Allowed
+from specbench_kit.decoding.masking import mask_logits
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.models.executors.base import Padding, Row
 from specbench_kit.models.memory import free_bytes
@@ -98,6 +100,10 @@ def _padding(step: RoundRecord) -> Padding | None:
     return Padding(*step.padded) if step.padded else None
 
 
+AllowedBefore = Callable[[RequestRecord], Sequence[Allowed]]
+"""Returns what a grammar allowed before each token of an output."""
+
+
 class RecomputedLogits:
     """Logits before each output token [tokens, vocabulary], in each shape of forwards.
 
@@ -112,6 +118,10 @@ class RecomputedLogits:
         self._model = model
         self._pause = pause
         self._runners: dict[int, Runner] = {}
+
+    def under(self, allowed: AllowedBefore) -> "MaskedLogits":
+        """Return the same logits with the least number where a grammar forbids a token."""
+        return MaskedLogits(self, allowed)
 
     @property
     def reduced(self) -> bool:
@@ -187,6 +197,47 @@ class RecomputedLogits:
         )[0]
         runner.commit(slot, step.commit)
         return logits[[column - step.columns[0] for column in step.columns]]
+
+
+class MaskedLogits(RecomputedLogits):
+    """The logits of another object, in which what is forbidden has the least number there is.
+
+    Minus infinity has no distance from itself, and the judge asks how far logits move.
+    """
+
+    def __init__(self, unmasked: RecomputedLogits, allowed: AllowedBefore) -> None:
+        self._unmasked = unmasked
+        self._allowed = allowed
+
+    @property
+    def reduced(self) -> bool:
+        """Return True if the model computes in half precision."""
+        return self._unmasked.reduced
+
+    @property
+    def bitwise(self) -> bool:
+        """Return True if all shapes give the same logits to the bit."""
+        return self._unmasked.bitwise
+
+    def plain(self, record: RequestRecord, baseline: RequestRecord | None = None) -> Tensor:
+        return self._masked(record, self._unmasked.plain(record, baseline))
+
+    def control(self, record: RequestRecord) -> Tensor:
+        return self._masked(record, self._unmasked.control(record))
+
+    def rounds(self, record: RequestRecord) -> Tensor:
+        return self._masked(record, self._unmasked.rounds(record))
+
+    def single_forward(self, record: RequestRecord) -> Tensor:
+        return self._masked(record, self._unmasked.single_forward(record))
+
+    def precise(self, record: RequestRecord) -> Tensor | None:
+        logits = self._unmasked.precise(record)
+        return None if logits is None else self._masked(record, logits)
+
+    def _masked(self, record: RequestRecord, logits: Tensor) -> Tensor:
+        logits = logits.float()
+        return mask_logits(logits, self._allowed(record), torch.finfo(logits.dtype).min)
 
 
 def _neighbours(padded: Padding, slot: int) -> list[Row]:

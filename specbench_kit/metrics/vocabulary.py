@@ -293,6 +293,44 @@ class MetricValues(Struct, kw_only=True):
             "expected_accepted_length / accepted_length: above 1 the policy is overconfident",
         ),
     ] = None
+    forbidden_share: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "share of the submitted tokens that the request's grammar forbids, of drafters that do not know it; what "
+            "hangs below such a token is not counted. Given if outputs had to follow a grammar",
+            ColumnHeading(
+                "forbidden drafts",
+                "Forbidden",
+                "submitted tokens that the grammar forbids",
+                better="lower",
+            ),
+            Traits(timeless=True),
+        ),
+    ] = None
+    valid_share: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "share of the finished requests whose output follows its grammar to the end. Given if outputs had to",
+            ColumnHeading(
+                "valid by the grammar",
+                "Valid",
+                "outputs that follow the grammar to its end",
+                leads=("run, folded",),
+            ),
+            Traits(timeless=True),
+        ),
+    ] = None
+    cut_share: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "share of the finished requests whose output follows its grammar and was cut by the token limit before "
+            "its end",
+            traits=Traits(timeless=True),
+        ),
+    ] = None
     wasted_tokens: Annotated[
         int | None,
         Metric(

@@ -46,6 +46,17 @@ class Compared:
     words: Callable[[Any], str] | None = None
 
 
+def grammar_words(spec: str | None) -> str:
+    """Return a grammar in few words: its kind, and its text if that is short."""
+    kind, _, text = (spec or "none").partition(":")
+    shown = " ".join(text.split())
+    return f"{kind} {shown}" if text and len(shown) <= SHORT_GRAMMAR else kind
+
+
+SHORT_GRAMMAR = 40
+"""Characters of a grammar that is shown whole."""
+
+
 class NumberFormat(Struct):
     """The number formats of a model's weights."""
 
@@ -133,6 +144,19 @@ class RunConfig(Struct):
         str | None,
         doc("rule of lossy verification, if the run had one; null if it had none"),
         Compared("forbids", "verification", lambda rule: rule or "lossless"),
+    ] = None
+    constraint: Annotated[
+        str | None,
+        doc(
+            "grammar that outputs had to follow: its kind and its text, or 'dataset' for each prompt's own; null "
+            "without one"
+        ),
+        Compared("forbids", "grammar", grammar_words),
+    ] = None
+    constraint_hash: Annotated[
+        str | None,
+        doc("hash of the grammars of all prompts, in the order of the prompts; null without one"),
+        Compared("forbids", "hash of the grammars", lambda digest: digest or "none"),
     ] = None
     launch: Annotated[
         str, doc("how the stages of a pipeline ran"), Compared("is named if measured", "launch")

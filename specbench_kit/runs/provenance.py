@@ -75,10 +75,13 @@ class Provenance(TypedDict):
     hardware: Mapping[str, str | float | None]
 
 
-def collect(argv: Sequence[str], *, arithmetic: bool = False) -> Provenance:
+def collect(
+    argv: Sequence[str], *, arithmetic: bool = False, libraries: Sequence[str] = ()
+) -> Provenance:
     """Return the provenance fields of `run.json`; none of them names a user, a secret or a folder
     of this machine.
 
+    The optional `libraries` that this command uses are named with their versions too.
     Pure arithmetic depends on no hardware, and need not wait until torch has looked for GPUs.
     """
     commit, dirty = git_state(_PACKAGE)
@@ -87,7 +90,7 @@ def collect(argv: Sequence[str], *, arithmetic: bool = False) -> Provenance:
         "argv": shareable(argv),
         "git_commit": commit,
         "git_dirty": dirty,
-        "versions": dict(versions()),
+        "versions": {**versions(), **{name: version(name) for name in libraries}},
         "platform": platform.platform(),
         "hardware": {} if arithmetic else hardware(),
     }

@@ -21,6 +21,7 @@ PAIR = ("target", "draft", "device", "dtype", "executor")
 SAMPLING = ("top_p", "top_k")
 LIVE = (
     *(*PAIR, "device_map", "max_memory", "max_new_tokens", "draft_top_n", "lossy", *SAMPLING),
+    "constraint",
     *("draft_answers", "answer_rule", "launch", "force"),
     *("server", "link", "server_silence", "server_wait"),
     *("server_token", "server_ca", "server_name", "server_cert", "server_key"),

@@ -31,6 +31,13 @@ def test_looking_for_a_bound_finds_what_sorting_finds(rows: int, vocabulary: int
         assert likeliest(logits.softmax(-1), bases, branch, count) == quick
 
 
+def test_what_has_no_probability_is_no_candidate() -> None:
+    """Under a grammar that leaves one token, thousands of others would be sorted for nothing."""
+    forced = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]])
+    found = likeliest(forced, [0.0, -9.0], 3, 6)
+    assert [candidate[1:] for candidate in found] == [(0, 0), (1, 2)]
+
+
 def test_no_row_gives_more_than_its_branch() -> None:
     sure = torch.tensor([[0.5, 0.4, 0.1, 0.0], [0.25, 0.25, 0.25, 0.25]])
     assert [candidate[1:] for candidate in likeliest(sure, [0.0, -9.0], 2, 3)] == [

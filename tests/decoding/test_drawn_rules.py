@@ -340,3 +340,19 @@ def test_a_drawn_tree_without_a_rule_is_refused() -> None:
     _, tree = next(all_trees(table(0), (2,), replacement=False))
     with pytest.raises(PolicyError, match="can only be verified as a chain"):
         rule_for(tree, [1, 2])
+
+
+class _Least:
+    """Gives the least number that there is."""
+
+    def uniform(self, purpose: str) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("rule", [residual, block, siblings])
+def test_a_token_without_a_probability_is_never_accepted(rule: Rule) -> None:
+    """A grammar that forbids it leaves it none; the draft of a model that knows no grammar may hold it."""
+    tree = TokenTree(0)
+    tree.add(1, 0, source(torch.tensor([0.5, 0.5, 0.0])), 0)
+    target = torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5]])
+    assert rule(tree, [1], target, _Least()) == ([], 0)

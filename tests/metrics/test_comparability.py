@@ -54,6 +54,7 @@ OTHERWISE = {
     "fewest_requests": {"fewest_requests": 64},
     "draft_top_n": {"draft_top_n": 6},
     "lossy": {"lossy": "typical:epsilon=0.2"},
+    "constraint": {"constraint": "regex:a+"},
     "launch": {"launch": "processes"},
 }
 """Another value of every option that a run records, as its run.json has it."""

@@ -103,6 +103,11 @@ class Drafting(ABC):
         return (DRAFT,)
 
     @property
+    def needs_grammar(self) -> bool:
+        """Return True if it can draft only for requests whose output follows a grammar."""
+        return any(member.needs_grammar for member in self.members)
+
+    @property
     def spec(self) -> str:
         """Return the text that `parse_drafter` reads as this drafter."""
         options = {option.name: getattr(self, option.name) for option in init_fields(type(self))}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.specs import init_fields
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.drafter import Draft, Drafter, Forwarded
 from specbench_kit.decoding.drafting.base import (
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from specbench_kit.models.runner import Runner
 
 NONE = "none"
+MATCH = "min"
+"""The option of look-ups that says how long a match has to be, of those that look for one."""
 HEAD = "head"
 MODEL = "model"
 
@@ -100,6 +103,7 @@ class FirstOfDrafting(Drafting):
         return (
             replace(member, min=max(member.min, self.match))
             if isinstance(member, LookUp)
+            and MATCH in {each.name for each in init_fields(type(member))}
             else member
         )
 

@@ -82,7 +82,7 @@ class _LookedUp:
 
 class LookUpDrafter(ChainDrafter):
     """Drafts chains of what an index finds, with one look-up per chain and round; a chain ends
-    where nothing is found.
+    where nothing is found, or what is found is forbidden by the request's grammar.
 
     Looked-up tokens are not drawn at random, so they are verified like any chosen tokens.
     """
@@ -131,17 +131,21 @@ class LookUpDrafter(ChainDrafter):
         self._index.learn(session.request.id, session.tokens)
         self._index.forget(session.request.id)
 
+    def _find(self, draft: Draft, path: Sequence[int]) -> Iterator[Continuation]:
+        """Yield what may follow the committed tokens and the drafted `path`."""
+        return self._index.look_up(draft.request_id, [*draft.session.tokens, *path])
+
     def _grow(self, draft: Draft) -> bool:
         tree = draft.tree
         looked_up = self._looked_up.get(draft.request_id)
         # A cascade adds a token of its own where it rejects a guess: from there the text is looked
         # up anew.
         if looked_up is None or looked_up.node != tree.last:
-            tokens = [*draft.session.tokens, *(tree.tokens[node] for node in tree.path(tree.last))]
-            looked_up = _LookedUp(self._index.look_up(draft.request_id, tokens), tree.last)
+            path = [tree.tokens[node] for node in tree.path(tree.last)]
+            looked_up = _LookedUp(self._find(draft, path), tree.last)
             self._looked_up[draft.request_id] = looked_up
         following = next(looked_up.continuations, None)
-        if following is None:
+        if following is None or not draft.allows(following.token, tree.last):
             return False
         # A trace holds 32 bits of it, and a replay has to decide as the live run did.
         source = LookUpDistribution(self._name, float(np.float32(following.probability)))

@@ -12,9 +12,11 @@ from specbench_kit.decoding.drafter import Draft, Forwarded
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting, drafters
 from specbench_kit.decoding.drafting.chains import ReportingChainDrafter
 from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.masking import masked
 from specbench_kit.decoding.sampling import draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.draft_library import OWN_MEDUSA, named
+from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Append, Runner, refuse_nan
 
 if TYPE_CHECKING:
@@ -122,8 +124,8 @@ class MedusaDrafter(ReportingChainDrafter):
         with self.clock.phase("draft"):
             self._forward([draft for draft in grown if draft.request_id not in self._blocks])
             for draft in grown:
-                block = self._blocks[draft.request_id]
-                draft.tree.add(self._token(draft, block), draft.tree.last, block, draft.tree.last)
+                block, row = self._distribution(draft)
+                draft.tree.add(self._token(draft, block, row), draft.tree.last, block, row)
         return grown
 
     def commit(
@@ -164,8 +166,18 @@ class MedusaDrafter(ReportingChainDrafter):
             Forwarded(NAME, "draft", {draft.request_id: (self._size, 0) for draft in drafts})
         )
 
-    def _token(self, draft: Draft, block: DraftForward) -> int:
-        row = draft.tree.last
+    def _distribution(self, draft: Draft) -> tuple[DraftForward, int]:
+        """Return where the next token comes from: its row of the block, masked by what the
+        request's grammar allows after the tokens before it.
+        """
+        block, row = self._blocks[draft.request_id], draft.tree.last
+        (allowed,) = draft.allowed_after([row])
+        if allowed is None:
+            return block, row
+        own = masked(Forward([block.logits[row : row + 1]]), [[allowed]])
+        return DraftForward(own, self._sampler, self._sampled), 0
+
+    def _token(self, draft: Draft, block: DraftForward, row: int) -> int:
         if not self._sampled:
             return block.best_tokens()[row]
         return int(

@@ -9,10 +9,12 @@ from torch import Tensor
 
 from specbench_kit.core.errors import PolicyError
 from specbench_kit.decoding.clock import Clock, Phase
+from specbench_kit.decoding.constraint import Allowed
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, LocalDrafter
 from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters
 from specbench_kit.decoding.latency import Row
+from specbench_kit.decoding.masking import masked
 from specbench_kit.decoding.pipeline.drafter import LevelDrafter
 from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
@@ -82,6 +84,7 @@ class ModelDrafter(LocalDrafter):
             logits.launching = (
                 self._drafting
             )  # if it was put off, it is charged to this phase nevertheless
+            logits = masked(logits, [draft.allowed_after([draft.tree.last]) for draft in grown])
             best = None if self._sample else logits.next_tokens()
             forward = DraftForward(logits, self._sampler, self._sample, best)
             if best is None:
@@ -105,11 +108,17 @@ class ModelDrafter(LocalDrafter):
             return None
         text = [*draft.session.tokens, *draft.reference]
         known = len(draft.session.tokens) - 1
+        allowed: list[Allowed] = [None] * (len(text) - 1)
+        if (grammar := draft.session.grammar) is not None:
+            allowed[known:] = [
+                grammar.allowed(draft.reference[:place]) for place in range(len(draft.reference))
+            ]
         slot = self._runner.acquire()
         guesses: list[int] = []
         for start in range(0, len(text) - 1, READ_AT_ONCE):
             tokens = text[start : min(start + READ_AT_ONCE, len(text) - 1)]
-            (best,) = self._runner.forward([Append(slot, tokens, keep=len(tokens))]).argmax()
+            forward = self._runner.forward([Append(slot, tokens, keep=len(tokens))])
+            (best,) = masked(forward, [allowed[start : start + len(tokens)]]).argmax()
             self._runner.commit(slot, range(len(tokens)))
             guesses += map(int, best)
         self._runner.release(slot)
@@ -131,6 +140,7 @@ class ModelDrafter(LocalDrafter):
             rows = [self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier]
             logits = self._forward([draft for draft, _ in frontier], rows)
             refuse_nan(logits)
+            logits = masked(logits, [draft.allowed_after(nodes) for draft, nodes in frontier])
         return DraftForward(logits, self._sampler)
 
     def commit(

@@ -143,6 +143,22 @@ class RetrievalDrafting(LookUp):
         return RetrievalDrafter(self, parts)
 
 
+def _allowed(draft: Draft, nodes: list[RetrievedNode]) -> list[RetrievedNode]:
+    """Return the nodes that the request's grammar allows, without what hangs below others."""
+    grammar = draft.session.grammar
+    if grammar is None:
+        return nodes
+    paths: dict[int, list[int]] = {-1: []}
+    places = {-1: -1}
+    kept: list[RetrievedNode] = []
+    for number, node in enumerate(nodes):
+        if node.parent in places and grammar.allows(paths[node.parent], node.token):
+            paths[number] = [*paths[node.parent], node.token]
+            places[number] = len(kept)
+            kept.append(node._replace(parent=places[node.parent]))
+    return kept
+
+
 class RetrievalDrafter(LookUpDrafter):
     """Adds one node of the retrieved tree to each draft at a time, the most frequent first."""
 
@@ -163,7 +179,8 @@ class RetrievalDrafter(LookUpDrafter):
         if name not in self._retrieved:
             tokens = draft.session.tokens
             options = self._options
-            self._retrieved[name] = self._corpus.retrieve(tokens, options.span, options.nodes)
+            nodes = self._corpus.retrieve(tokens, options.span, options.nodes)
+            self._retrieved[name] = _allowed(draft, nodes)
         if tree.last >= len(self._retrieved[name]):
             return False
         node = self._retrieved[name][tree.last]

@@ -271,6 +271,8 @@ def where(comparison: Comparison) -> str:
     finished = max((row.finished or 0 for row in comparison.overall.values()), default=0)
     parts = [", ".join(comparison.datasets), f"{count(finished)} requests", " + ".join(models)]
     parts += [sampling_sentence(run.config), wording.batch_sentence(run.config)]
+    if run.config.constraint:
+        parts.append(f"under the grammar {wording.grammar_sentence(run.config)}")
     if run.time_kind == "measured":
         parts.append(wording.hardware_sentence(run.hardware))
     parts.append(

@@ -302,6 +302,18 @@ def lossless_section(run: RunDocument, summary: RunSummary) -> Blocks:
     return blocks
 
 
+def grammar(overall: MetricValues) -> Blocks:
+    """Return how many outputs follow the grammar, and which share of drafts it forbids."""
+    sentence = wording.validity_sentence(overall)
+    if not sentence:
+        return []
+    drafts = f"Of the tokens that were sent to be verified, the grammar forbids {share(overall.forbidden_share)}."
+    return [
+        Heading("Valid by the grammar?"),
+        *paragraphs(f"**{sentence}**", drafts if overall.forbidden_share is not None else ""),
+    ]
+
+
 def _comparison(lossless: LosslessCounts) -> Blocks:
     """Return the outputs that diverge, and what the judgement of them rests on."""
     blocks: list[Block] = []

@@ -378,6 +378,9 @@ def result_cautions(summary: RunSummary) -> list[str]:
         )
     if summary.sampling and summary.sampling.consistent is False and not summary.sampling.lossy:
         lines.append(f"NOT LOSSLESS: {wording.sampling_sentence(summary.sampling)}")
+    overall = summary.overall
+    if overall.valid_share is not None and overall.valid_share + (overall.cut_share or 0.0) < 1:
+        lines.append(f"GRAMMAR NOT FOLLOWED: {wording.validity_sentence(overall)}")
     if summary.partial:
         lines.append(partial_run(str(requests.finished), requests.planned))
     if requests.failed:

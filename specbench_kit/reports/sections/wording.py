@@ -6,6 +6,7 @@ from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.metrics.losslessness import OutputCounts
 from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.typical import LASTING
+from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.models.description import ModelDescription
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Table, code
@@ -24,6 +25,7 @@ from specbench_kit.runs.document import (
     RunDescription,
     RunDocument,
     TraceReference,
+    grammar_words,
 )
 from specbench_kit.runs.machine.limits import MachineReadings
 
@@ -145,6 +147,24 @@ def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:
         else ""
     )
     return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}{bitwise}."
+
+
+def grammar_sentence(config: RunConfig) -> str:
+    """Return which grammar all outputs had to follow, with its hash."""
+    return f"{grammar_words(config.constraint)} (hash {config.constraint_hash})"
+
+
+def validity_sentence(overall: MetricValues) -> str:
+    """Return how many outputs follow their grammar; empty if there was none."""
+    valid, cut = overall.valid_share, overall.cut_share or 0.0
+    if valid is None:
+        return ""
+    finished = overall.finished or 0
+    numbers = [round(part * finished) for part in (valid, cut)]
+    whole = f"{numbers[0]} of {finished} outputs are valid by the grammar, to its end"
+    was_cut = f"; {numbers[1]} were cut by --max-new-tokens before it" if numbers[1] else ""
+    wrong = finished - sum(numbers)
+    return f"{whole}{was_cut}{f'; {wrong} are WRONG' if wrong else ''}."
 
 
 CONSISTENT = {

@@ -132,7 +132,9 @@ def estimate_seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
     """
     prompts = [prompt for dataset in datasets for prompt in dataset.prompts]
     shortest = min(prompts, key=lambda prompt: len(prompt.turns[0]))
-    request = Conversation(shortest, bench.pair.tokenizer, TRIAL_TOKENS).next_request()
+    request = Conversation(
+        shortest, bench.pair.tokenizer, TRIAL_TOKENS, bench.grammars.of(shortest)
+    ).next_request()
     assert request is not None
     per_request_s = per_token_s = 0.0
     for spec, method in bench.lanes.items():

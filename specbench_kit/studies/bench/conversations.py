@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.decoding.constraint import Constraint
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
 
@@ -21,12 +22,19 @@ three bytes.
 class Conversation:
     """The turns of one prompt; each later turn follows the answer that the same method gave to the
     turn before.
+
+    Every answer follows the `constraint`, if there is one.
     """
 
     def __init__(
-        self, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_new_tokens: int
+        self,
+        prompt: Prompt,
+        tokenizer: "PreTrainedTokenizerBase",
+        max_new_tokens: int,
+        constraint: Constraint | None = None,
     ) -> None:
         self.prompt = prompt
+        self._constraint = constraint
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
         self._messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
@@ -57,6 +65,7 @@ class Conversation:
             tuple(token_ids),
             self._max_new_tokens,
             dialogue=self.prompt.dialogue or (self.prompt.id if is_dialogue else ""),
+            constraint=self._constraint,
         )
 
     def answer(self, text: str) -> None:

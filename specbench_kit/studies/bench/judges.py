@@ -3,10 +3,13 @@ a replay.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.constraint import Allowed
 from specbench_kit.decoding.drafting.base import DRAFT
+from specbench_kit.decoding.masking import mask_logits
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
@@ -30,7 +33,11 @@ from specbench_kit.metrics.losslessness import (
     summarise_checks,
 )
 from specbench_kit.metrics.run_summary import OutputVerdicts
-from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
+from specbench_kit.metrics.shapes import (
+    AllowedBefore,
+    RecomputedLogits,
+    single_forward_logits,
+)
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.document import RunConfig, RunDocument
 
@@ -40,12 +47,19 @@ if TYPE_CHECKING:
 Records = Sequence[RequestRecord]
 
 
-class LocalOutputJudge:
-    """Judges outputs with the models that produced them."""
+AllowedAlong = Callable[[str, RequestRecord], Sequence[Allowed]]
+"""Returns what a grammar allowed before each token of an output, given the digest of its dataset."""
 
-    def __init__(self, pair: "Pair", target: Runner) -> None:
+
+class LocalOutputJudge:
+    """Judges outputs with the models that produced them, masked as they were by what was `allowed`
+    along each output, if that was anything less than all.
+    """
+
+    def __init__(self, pair: "Pair", target: Runner, allowed: AllowedAlong | None = None) -> None:
         self._pair = pair
         self._shapes = RecomputedLogits(target, pair.target.shell)
+        self._allowed = allowed
 
     def judge(
         self, run: RunDocument, method: Method, records: Records, baseline: Records
@@ -55,6 +69,7 @@ class LocalOutputJudge:
         """
         config = run.config
         sampler = _sampler(config)
+        allowed = None if self._allowed is None else partial(self._allowed, str(run.dataset.digest))
         if not sampler.greedy and draws_drafts(method):
             # The draft's distributions are computed again, which needs a draft that follows from
             # the text alone.
@@ -66,7 +81,9 @@ class LocalOutputJudge:
             rule = "own-distributions" if method.own_distributions else rule
             sampling = (
                 summarise_tally(
-                    self._tally(records, sampler, sampler.of_likeliest(config.draft_top_n), rule),
+                    self._tally(
+                        records, sampler, sampler.of_likeliest(config.draft_top_n), rule, allowed
+                    ),
                     lossy=bool(config.lossy),
                 )
                 if by_model
@@ -81,22 +98,35 @@ class LocalOutputJudge:
             return choice_of(sampler, config.seed or 0, record.request_id)
 
         exact = virtual and method.pipeline is None
-        judge = _DifferentByRule() if config.lossy else ShapeJudge(self._shapes, choice, exact)
+        shapes = self._shapes if allowed is None else self._shapes.under(allowed)
+        judge = _DifferentByRule() if config.lossy else ShapeJudge(shapes, choice, exact)
         checks = summarise_checks(check_all(records, baseline, judge))
         checks.bitwise = virtual and self._shapes.bitwise
         checks.lossy = bool(config.lossy)
         return _verdicts(sampler, checks)
 
     def _tally(
-        self, records: Records, sampler: Sampler, drafts: Sampler, rule: str
+        self,
+        records: Records,
+        sampler: Sampler,
+        drafts: Sampler,
+        rule: str,
+        allowed: AllowedBefore | None = None,
     ) -> SamplingTally:
         tally = SamplingTally(rule)
         models = (sampler, self._pair.target.model), (drafts, self._pair.needed_draft.model)
         for record in records:
             if record.output_ids:
+                logits = (
+                    single_forward_logits(model, record, self._pair.vocabulary)
+                    for _, model in models
+                )
+                if allowed is not None:
+                    before = allowed(record)
+                    logits = (mask_logits(of_model, before) for of_model in logits)
                 target, draft = (
-                    own.probabilities(single_forward_logits(model, record, self._pair.vocabulary))
-                    for own, model in models
+                    own.probabilities(of_model)
+                    for (own, _), of_model in zip(models, logits, strict=True)
                 )
                 tally.add(record, target, draft)
         return tally

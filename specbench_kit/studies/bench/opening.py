@@ -50,7 +50,7 @@ def open_runs(
     """
     described: list[RunFields] = []
     config = _describe_config(settings, bench)
-    conditions = provenance.collect(settings.argv)
+    conditions = provenance.collect(settings.argv, libraries=bench.grammars.libraries)
     tuning = describe_tuning(settings)
     named = chosen(settings)
     sizes = {
@@ -68,7 +68,7 @@ def open_runs(
                     **tuning.get(spec, {}),
                     **describe_choice(named[spec]),
                     **bench.describe_hidden_states(method),
-                    "config": {**config, "effective_batch_size": sizes[spec]},
+                    "config": {**shared["config"], "effective_batch_size": sizes[spec]},
                 }
             )
     if settings.resume or join:
@@ -152,7 +152,7 @@ def _describe(
         "dataset": stated(dataset.describe()),
         "models": stated(bench.models),
         "number_formats": stated(number_formats(bench.pair.loaded)),
-        "config": config,
+        "config": {**config, **bench.grammars.describe(dataset.prompts)},
         **(stated(bench.server.describe()) if bench.server else {}),
         **describe_time(settings.deployment),
         **describe_range(bench.ends, AS_DRAFTED),

@@ -313,7 +313,8 @@ class Benchmark:
     def _conversations(self, prompts: Sequence[Prompt]) -> list[Conversation]:
         tokenizer = self.bench.pair.tokenizer
         limit = self.settings.max_new_tokens
-        return [Conversation(prompt, tokenizer, limit) for prompt in prompts]
+        grammars = self.bench.grammars
+        return [Conversation(prompt, tokenizer, limit, grammars.of(prompt)) for prompt in prompts]
 
     def _guard(self, spec: str, sink: Sink, stored: StoredRecords) -> Sink:
         """Wrap a sink so that it skips stored records, which have to equal those that are decoded
@@ -378,7 +379,8 @@ class Benchmark:
         """Store the current conditions in every resumed run that is not complete."""
         if not self.settings.resume or (self._turn and self._turn.is_noted):
             return
-        conditions = provenance.collect(self.settings.argv)
+        libraries = self.bench.grammars.libraries
+        conditions = provenance.collect(self.settings.argv, libraries=libraries)
         for spec, run in self.runs.items():
             done = len(run.records())
             has_baseline = BASELINE in self.bench.lanes and spec != BASELINE
@@ -399,7 +401,9 @@ class Benchmark:
         if self.settings.deployment is not None:
             return
         prompt = min(self.dataset.prompts, key=lambda prompt: len(prompt.turns[0]))
-        request = Conversation(prompt, self.bench.pair.tokenizer, WARM_UP_TOKENS).next_request()
+        request = Conversation(
+            prompt, self.bench.pair.tokenizer, WARM_UP_TOKENS, self.bench.grammars.of(prompt)
+        ).next_request()
         assert request is not None
         broken = self.bench.broken
         for spec, method in self.bench.lanes.items():

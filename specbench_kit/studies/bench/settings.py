@@ -33,6 +33,7 @@ from specbench_kit.core.temperature import require_temperature
 from specbench_kit.core.without_effect import flag
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.constraint import GrammarSpec, parse_constraint
 from specbench_kit.decoding.lossy import LossyRule, parse_lossy
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.live.connection_options import (
@@ -64,6 +65,14 @@ CANNOT_GO_TOGETHER = (
     ("until_decided", "repeats", "it goes on with new prompts, not with repeats"),
     ("repeats", "deployment", "modelled time never varies"),
     ("lossy", "server", "it is a rule of a target in this process, and a server has its own"),
+    (
+        "constraint",
+        "server",
+        "the grammar masks a target in this process, and a server has its own",
+    ),
+    ("constraint", "lossy", "no rule that changes outputs is defined under a grammar"),
+    ("constraint", "launch", "the grammar masks a target in this process"),
+    ("constraint", "draft_answers", "the draft model alone would answer without the grammar"),
     ("server", "deployment", "it measures a real target elsewhere"),
     ("server", "launch", "the target runs elsewhere"),
     ("launch", "deployment", "it measures this machine"),
@@ -252,6 +261,17 @@ class BenchSettings(ConnectionOptions):
             "run is compared with no lossless one.",
             DECODING,
             parse=parse_lossy,
+            recorded="if changed",
+        ),
+    ] = None
+    constraint: Annotated[
+        GrammarSpec | None,
+        Option(
+            "Grammar that every output follows: json-schema:FILE, regex:TEXT or lark:FILE (or the text in place of a "
+            "file), or 'dataset' for the schema in each prompt's own field `schema`. It masks target, drafts and the "
+            "baseline.",
+            DECODING,
+            parse=parse_constraint,
             recorded="if changed",
         ),
     ] = None

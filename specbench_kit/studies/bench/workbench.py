@@ -45,7 +45,8 @@ from specbench_kit.runs.document import HiddenStates, RunFields
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, longest_draft, usable
 from specbench_kit.studies.bench.conversations import max_conversation_tokens
-from specbench_kit.studies.bench.judges import LocalOutputJudge, ServedOutputJudge
+from specbench_kit.studies.bench.grammars import PromptGrammars, require_library
+from specbench_kit.studies.bench.judges import AllowedAlong, LocalOutputJudge, ServedOutputJudge
 from specbench_kit.studies.bench.measured_environment import MeasuredEnvironment
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -71,6 +72,7 @@ class Workbench:
     ) -> None:
         for dataset in datasets:
             settings.require_answers_in(dataset)
+        require_library(settings.constraint)
         self.settings = settings
         self._given = datasets
         self.probe = probe or probe_here()
@@ -94,17 +96,21 @@ class Workbench:
             )
             for dataset in datasets
         ]
+        self.grammars = PromptGrammars(settings.constraint, self.datasets, self.pair)
         longest = self._longest(self.datasets)
         self.runners = self._make_runners(self.datasets, longest)
         self.notes = [note for note in (self.pair.context_note(longest),) if note]
         self.output_judge: LocalOutputJudge | ServedOutputJudge = (
             ServedOutputJudge(self.server.target.bitwise, self.server.judge)
             if self.server is not None
-            else LocalOutputJudge(self.pair, self.runners["target"])
+            else LocalOutputJudge(self.pair, self.runners["target"], self._allowed())
         )
         self.stages = self._start_stages() if settings.launch == "processes" else None
         self.broken: dict[str, MethodError] = {}
         """The first error of each method whose policy failed; the others went on."""
+
+    def _allowed(self) -> AllowedAlong | None:
+        return None if self.settings.constraint is None else self.grammars.allowed
 
     def seen_notes(self) -> list[str]:
         """Return for each dataset that lost prompts how many and which, and the methods that were
@@ -286,6 +292,14 @@ class Workbench:
         require(
             self.settings.lossy is None or method.pipeline is None,
             f"{method.display_name}: a pipeline has no lossy verification: leave out --lossy",
+        )
+        require(
+            self.settings.constraint is None or method.pipeline is None,
+            f"{method.display_name}: a pipeline is not masked by a grammar: leave out --constraint",
+        )
+        require(
+            self.settings.constraint is not None or not method.drafting.needs_grammar,
+            f"drafter '{method.drafting.spec}' drafts what a grammar forces: add --constraint",
         )
         require(
             self.settings.deployment is not None or not method.drafting.modelled,

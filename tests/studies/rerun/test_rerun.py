@@ -22,6 +22,7 @@ from msgspec import structs
 
 from specbench_kit.core.option import options_in, recorded_values
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.constraint import parse_constraint
 from specbench_kit.decoding.lossy import parse_lossy
 from specbench_kit.metrics.shapes import RecomputedLogits
 from specbench_kit.runs.document import RunConfig, RunDocument
@@ -360,6 +361,7 @@ OTHERWISE: dict[str, Any] = {
     "fewest_requests": 64,
     "draft_top_n": 6,
     "lossy": parse_lossy("typical:epsilon=0.2"),
+    "constraint": parse_constraint('json-schema:{"type": "boolean"}'),
     "launch": "processes",
 }
 """A value of every option that a run records, other than its default; several processes are not run again."""
@@ -370,16 +372,23 @@ def test_every_option_that_a_run_records_is_declared_and_restored() -> None:
     names = {name for name, kind in recorded.items() if kind != "no"}
     assert names == OTHERWISE.keys() | {"processes"}
     assert names <= {field.name for field in structs.fields(RunConfig)}
-    settings = BenchSettings(("fixed-k",), **OTHERWISE)
+    # A grammar goes with neither of the other two.
+    for apart in ({"constraint"}, {"lossy", "launch"}):
+        chosen = OTHERWISE.keys() - apart
+        _require_restored({name: OTHERWISE[name] for name in chosen}, recorded)
+
+
+def _require_restored(otherwise: dict[str, Any], recorded: dict[str, str]) -> None:
+    settings = BenchSettings(("fixed-k",), **otherwise)
     config = recorded_values(settings) | {
-        name: OTHERWISE[name] for name in names if recorded[name] == "as found"
+        name: value for name, value in otherwise.items() if recorded[name] == "as found"
     }
     config = json.loads(json.dumps(config))
     run = RunDocument.read(
         {"schema_version": 1, "method": "fixed-k", "trace": {}, "config": config}
     )
     restored = restore_settings(run, config, RerunOptions(), Path("out"), ())
-    assert {name: getattr(restored, name) for name in OTHERWISE} == OTHERWISE
+    assert {name: getattr(restored, name) for name in otherwise} == otherwise
 
 
 def test_a_draft_model_on_another_device_is_put_there_again() -> None:

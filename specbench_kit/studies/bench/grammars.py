@@ -1,0 +1,107 @@
+"""The grammars of a benchmark's prompts: one for all, or each prompt's own."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.extras import missing_module_line
+from specbench_kit.datasets.base import LoadedDataset, Prompt
+from specbench_kit.decoding.constraint import (
+    BY_PROMPT,
+    HASH_DIGITS,
+    Allowed,
+    Constraint,
+    Grammars,
+    GrammarSpec,
+    schema_spec,
+)
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.models.pair import Pair
+
+LIBRARY = "llguidance"
+
+
+def require_library(spec: GrammarSpec | None) -> None:
+    """Raise SkitError, which names the extra, if a grammar is asked for and its library is
+    missing.
+    """
+    if spec is not None and find_spec(LIBRARY) is None:
+        raise SkitError(f"--constraint: {missing_module_line(LIBRARY)}")
+
+
+class PromptGrammars:
+    """Which grammar the outputs of each prompt follow; `spec` None is none.
+
+    All are compiled at once, so that a wrong one is known before anything is decoded.
+    """
+
+    def __init__(
+        self, spec: GrammarSpec | None, datasets: Sequence[LoadedDataset], pair: Pair
+    ) -> None:
+        self._spec = spec
+        self._grammars = None if spec is None else Grammars(pair.tokenizer, pair.eos_ids)
+        self._of_request: dict[tuple[str, str], Constraint] = {}
+        for dataset in datasets if spec is not None else ():
+            for prompt in dataset.prompts:
+                if (constraint := self.of(prompt)) is not None:
+                    self._of_request |= {
+                        (dataset.digest, name): constraint for name in _request_ids(prompt)
+                    }
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Return the optional package that decides what is allowed, if anything is asked for."""
+        return () if self._spec is None else (LIBRARY,)
+
+    def of(self, prompt: Prompt) -> Constraint | None:
+        """Return the grammar of a prompt's outputs."""
+        if self._grammars is None or self._spec is None:
+            return None
+        return self._grammars.compile(_spec_of(self._spec, prompt), _where(self._spec, prompt))
+
+    def allowed(self, digest: str, record: RequestRecord) -> list[Allowed]:
+        """Return what the grammar of a request allowed before each token of its output.
+
+        `digest` is that of the request's dataset.
+        """
+        constraint = self._of_request.get((digest, record.request_id))
+        if constraint is None:
+            return [None] * len(record.output_ids)
+        state = constraint.state()
+        return [state.allowed(record.output_ids[:end]) for end in range(len(record.output_ids))]
+
+    def describe(self, prompts: Iterable[Prompt]) -> dict[str, str]:
+        """Return what a run records beside the option: a hash of the grammars of its prompts."""
+        if self._spec is None:
+            return {}
+        hashes = [_spec_of(self._spec, prompt).hash for prompt in prompts]
+        text = " ".join(hashes if self._spec.kind == BY_PROMPT else hashes[:1])
+        return {"constraint_hash": hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]}
+
+
+def _where(spec: GrammarSpec, prompt: Prompt) -> str:
+    return (
+        f"--constraint {BY_PROMPT}: prompt '{prompt.id}'"
+        if spec.kind == BY_PROMPT
+        else "--constraint"
+    )
+
+
+def _spec_of(spec: GrammarSpec, prompt: Prompt) -> GrammarSpec:
+    """Return the grammar of a prompt; raise SkitError where it should have its own and has none."""
+    if spec.kind != BY_PROMPT:
+        return spec
+    where = _where(spec, prompt)
+    require(
+        bool(prompt.schema), f"{where} has no field 'schema': give every prompt its JSON schema"
+    )
+    try:
+        return schema_spec(prompt.schema)
+    except SkitError as error:
+        raise SkitError(f"{where}: {error}") from error
+
+
+def _request_ids(prompt: Prompt) -> list[str]:
+    turns = len(prompt.turns)
+    return [prompt.id] if turns == 1 else [f"{prompt.id}/{turn}" for turn in range(1, turns + 1)]
