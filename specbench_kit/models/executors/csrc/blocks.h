@@ -270,7 +270,8 @@ class Matrix<FileBlocks> {
     Memory<uint8_t> data;
   };
 
-  static constexpr size_t kAhead = 8192;  // bytes that are fetched before they are read
+  // Bytes that are fetched before they are read: as many as keep the memory busy while several tokens are multiplied.
+  static constexpr size_t kAhead = 16384;
 
   const Part& part_of(int group) const {
     size_t index = 0;
