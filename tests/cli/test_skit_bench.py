@@ -148,8 +148,10 @@ def test_request_lines_have_the_designed_fields(runs: list[Path]) -> None:
         {"expected", "drafter", "sent_bytes", "stale_bytes"},
         {"ends_s"},
     )
-    only_of_dialogues = {"dialogue"}
-    always = {f.name for f in fields(RequestRecord)} - only_of_derived_times - only_of_dialogues
+    only_of_dialogues, only_of_grammars = {"dialogue"}, {"grammar"}
+    always = {f.name for f in fields(RequestRecord)} - (
+        only_of_derived_times | only_of_dialogues | only_of_grammars
+    )
     designed = {f.name for f in fields(RoundRecord)} - only_of_some_methods
     assert designed >= DESIGNED_ROUND
     for run in runs:

@@ -186,8 +186,9 @@ REASONS = (
     "a trace holds drafts of 'model'",
     "the method drafts while the target verifies",
     "simulated with what one draft model or head drafts token by token",
+    "drafts what a grammar forces",
 )
-"""Why a method or a drafter is not simulated here; all but the last two are refused by the benchmark, too."""
+"""Why a method or a drafter is not simulated here; the simulation alone refuses the fourth and the fifth."""
 
 
 @pytest.mark.parametrize(
