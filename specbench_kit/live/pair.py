@@ -6,6 +6,7 @@ Heads draft from the hidden states that verdicts bring.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,6 +219,7 @@ def _load(
     source = find(name, ServedTarget(target).source)
     sizes = TargetSizes(target.layers, target.hidden_size, target.vocabulary)
 
+    @cache  # a head may lack both ends, and a hash reads all weights
     def files() -> Path:
         if hash_model(expected.folder) != target.hash:
             raise SkitError(

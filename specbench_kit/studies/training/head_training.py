@@ -170,21 +170,22 @@ def train_head(
     head: HeadModel | MedusaModel
     loss: HeadLoss | MedusaLoss
     save: Callable[[Path], None]
+    save_finished: Callable[[Path], None]
     if medusa:
         head = _initial_medusa(settings, pair, recipe.steps, distillation, store, start)
         loss, save = MedusaLoss(head, recipe.decay, total), partial(save_medusa, head)
+        save_finished = save
     else:
         head = _initial(settings, pair, layers, distillation, store, start)
         loss, save = HeadLoss(head, recipe, total), partial(save_head, head)
+        # Training goes on from what is kept on the way, which is therefore not rounded.
+        save_finished = partial(save_head, head, in_4_bits=settings.in_4_bits)
     held_out = distillation.held_out(store, recipe.tokens_per_batch)
     optimizer = HeadOptimizer(head, recipe.learning_rate)
     best = distillation.train(
         head, optimizer, loss, held_out, store, recipe, unfinished, save, tell
     )
-    if isinstance(head, HeadModel):
-        save_head(head, folder, in_4_bits=settings.in_4_bits)
-    else:
-        save(folder)
+    save_finished(folder)
     unfinished.finish()
     live = None
     if dataset is not None:
