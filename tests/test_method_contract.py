@@ -26,6 +26,7 @@ from tiny_models import (
     outputs,
     plain_greedy,
     plain_logits,
+    sharp_llama,
     tiny_llama,
     with_references,
 )
@@ -417,23 +418,9 @@ START = (2,)
 PROCESSED = Sampler(temperature=1.3, top_p=0.9, top_k=4)
 
 
-def _sharp(seed: int) -> PreTrainedModel:
-    """Odds between tokens are of the order of 10, so that draft and target differ markedly."""
-    return tiny_llama(
-        seed,
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        **AS_NATIVE,
-    )
-
-
 @pytest.fixture(scope="module")
 def small() -> ModelPair:
-    return _sharp(6), _sharp(2)
+    return sharp_llama(6, VOCABULARY), sharp_llama(2, VOCABULARY)
 
 
 def processed(model: PreTrainedModel, tokens: Sequence[int], sampler: Sampler) -> torch.Tensor:

@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedModel
 
 from specbench_kit.methods.base import Method
@@ -90,6 +92,25 @@ def untrained(target: Runner, seed: int = 0) -> HeadModel:
     torch.manual_seed(seed)
     head = HeadModel(config)
     head.d2t.copy_(torch.arange(config.draft_vocab_size) // 2)
+    return head.eval().requires_grad_(False)
+
+
+def random_head(width: int, vocabulary: int, tokens: Tensor, **options: Any) -> HeadModel:
+    """A head with random weights for a target of this width, which drafts these tokens."""
+    layer = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=96,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_hidden_layers=1,
+        max_position_embeddings=128,
+    )
+    torch.manual_seed(0)
+    head = HeadModel(HeadConfig(layer, len(tokens), width, (0, 1, 2), "tiny", **options))
+    for weight in head.parameters():
+        nn.init.normal_(weight, std=0.2) if weight.dim() > 1 else nn.init.uniform_(weight, 0.5, 1.5)
+    head.d2t.copy_(tokens - torch.arange(len(tokens)))
     return head.eval().requires_grad_(False)
 
 

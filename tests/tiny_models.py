@@ -55,6 +55,20 @@ def tiny_llama(seed: int = 0, **options: object) -> PreTrainedModel:
     return fill(LlamaForCausalLM(LlamaConfig(**(settings | options))), seed)
 
 
+def sharp_llama(seed: int, vocabulary: int) -> PreTrainedModel:
+    """A model whose odds between tokens are of the order of 10, so that those of two seeds differ markedly."""
+    return tiny_llama(
+        seed,
+        vocab_size=vocabulary,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        **AS_NATIVE,
+    )
+
+
 def disturbed(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTrainedModel:
     """A copy with noise on its weights: a draft that agrees with the model now and then."""
     generator = torch.Generator().manual_seed(seed)

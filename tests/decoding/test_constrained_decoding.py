@@ -18,17 +18,15 @@ from method_specs import filled_in, one_of_each_kind, specs
 from scipy.stats import chisquare
 from tiny_grammars import END, VOCABULARY, constraint, masked_greedy, masked_logits, text
 from tiny_models import (
-    AS_NATIVE,
     AUTOREGRESSIVE,
     decode,
     make_requests,
     make_runner,
     outputs,
-    tiny_llama,
+    sharp_llama,
     with_references,
 )
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding import verification
@@ -54,20 +52,7 @@ LENGTH = 12
 TEMPERATURE = 0.7
 
 
-def model(seed: int) -> PreTrainedModel:
-    return tiny_llama(
-        seed,
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        **AS_NATIVE,
-    )
-
-
-TARGET, DRAFT = model(6), model(2)
+TARGET, DRAFT = sharp_llama(6, VOCABULARY), sharp_llama(2, VOCABULARY)
 IN_ROUNDS = [
     spec for spec in specs() if parse_method(spec).pipeline is None and spec != "autoregressive"
 ]

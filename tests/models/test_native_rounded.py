@@ -9,6 +9,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from native_models import rounded
 from tiny_heads import put_beside
+from tiny_heads import random_head as random_weights_head
 from tiny_models import (
     AUTOREGRESSIVE,
     decode,
@@ -19,13 +20,12 @@ from tiny_models import (
     tiny_llama,
 )
 from torch import Tensor, nn
-from transformers import LlamaConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.drafts.reduced import ReducedOutput
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.library import byte_products
-from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Append, Runner
 
@@ -36,21 +36,7 @@ WIDTH, VOCABULARY = 64, 150
 
 
 def random_head(**options: Any) -> HeadModel:
-    layer = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-        intermediate_size=96,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_hidden_layers=1,
-        max_position_embeddings=128,
-    )
-    torch.manual_seed(0)
-    head = HeadModel(HeadConfig(layer, 70, WIDTH, (0, 1, 2), "tiny", **options))
-    for weight in head.parameters():
-        nn.init.normal_(weight, std=0.2) if weight.dim() > 1 else nn.init.uniform_(weight, 0.5, 1.5)
-    head.d2t.copy_(torch.arange(70))
-    return head.eval().requires_grad_(False)
+    return random_weights_head(WIDTH, VOCABULARY, torch.arange(70) * 2, **options)
 
 
 def with_rounded_weights(model: PreTrainedModel, *, round_activations: bool) -> PreTrainedModel:

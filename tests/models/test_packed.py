@@ -13,6 +13,7 @@ from gguf_files import quantised, rewrite
 from native_models import rounded
 from safetensors.torch import load_file, save_file
 from tiny_heads import put_beside
+from tiny_heads import random_head as random_weights_head
 from tiny_models import (
     AUTOREGRESSIVE,
     decode,
@@ -23,7 +24,7 @@ from tiny_models import (
     tiny_llama,
 )
 from torch import Tensor, nn
-from transformers import AutoTokenizer, LlamaConfig
+from transformers import AutoTokenizer
 
 from benchmarks import gguf_file
 from specbench_kit.core.errors import SkitError
@@ -32,8 +33,15 @@ from specbench_kit.models.catalogue import locate
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.executors.library import byte_products
 from specbench_kit.models.gguf import open_gguf
-from specbench_kit.models.heads.config import HeadConfig
-from specbench_kit.models.heads.files import load_head, save_head
+from specbench_kit.models.heads.files import (
+    TargetEnds,
+    load_head,
+    load_head_for,
+    read_embedding,
+    read_output,
+    save_head,
+    sizes_of,
+)
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import LoadedModel, load_pair
 from specbench_kit.models.runner import Append, Runner
@@ -65,22 +73,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def random_head(vocabulary: int, **options: Any) -> HeadModel:
-    layer = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=WIDTH,
-        intermediate_size=96,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_hidden_layers=1,
-        max_position_embeddings=128,
-    )
-    torch.manual_seed(0)
-    head = HeadModel(HeadConfig(layer, len(DRAFTED), WIDTH, (0, 1, 2), "tiny", **options))
-    for weight in head.parameters():
-        nn.init.normal_(weight, std=0.2) if weight.dim() > 1 else nn.init.uniform_(weight, 0.5, 1.5)
-    head.d2t.copy_(DRAFTED - torch.arange(len(DRAFTED)))
+    head = random_weights_head(WIDTH, vocabulary, DRAFTED, **options)
     head.owns_embedding = False
-    return head.eval().requires_grad_(False)
+    return head
 
 
 def numbers_of(path: Path, name: str) -> Tensor:
@@ -124,6 +119,21 @@ def test_a_head_in_4_bits_holds_rounded_matrices_and_exact_vectors(
     if of_target:
         output = target.get_output_embeddings().weight.stored.read().float()
         assert torch.equal(read["lm_head.weight"], output[DRAFTED])
+
+
+def test_a_head_without_its_target_reads_what_it_lacks_from_the_targets_files(
+    target_file: Path, tmp_path: Path
+) -> None:
+    """As on a device whose target is on a server."""
+    target = load_pair(str(target_file), None).target
+    head = random_head(target.shell.config.vocab_size, output_of_target=True)
+    save_head(head, tmp_path / "packed", in_4_bits=True)
+    folder = target.source.folder
+    ends = TargetEnds(lambda: read_embedding(folder), lambda: read_output(folder))
+    alone = load_head_for(tmp_path / "packed", sizes_of(target.shell), ends, torch.float32)
+    beside = load_head(tmp_path / "packed", target.shell)
+    states = torch.randn((3, 3 * WIDTH), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(last_logits(alone, "head", states), last_logits(beside, "head", states))
 
 
 def test_a_head_in_4_bits_is_stored_again_without_loss(target_file: Path, tmp_path: Path) -> None:
