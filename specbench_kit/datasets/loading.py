@@ -33,6 +33,7 @@ from specbench_kit.datasets.rows import (
     parse_rows,
     prompt_files,
     read_rows,
+    schema_text,
     system_text,
     user_turns,
 )
@@ -393,10 +394,7 @@ def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
 
 def _schema(row: Row) -> str:
     """Return the JSON schema of a row's answers, an object or its text; "" if it has none."""
-    value = next((row[name] for name in SCHEMA_FIELDS if row.get(name)), None)
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    return value if isinstance(value, str) and value.lstrip().startswith("{") else ""
+    return schema_text(next((row[name] for name in SCHEMA_FIELDS if row.get(name)), None))
 
 
 def _text_field(row: Row) -> tuple[str, Row]:
@@ -538,7 +536,13 @@ class AnyHub:
             else row[self.category_column]
         )
         said = row[self.prompt_column]
-        return Prompt(str(identity), str(category), user_turns(said), system=system_text(said))
+        return Prompt(
+            str(identity),
+            str(category),
+            user_turns(said),
+            system=system_text(said),
+            schema=_schema(row),
+        )
 
 
 def parse(spec: str) -> AnyHub:

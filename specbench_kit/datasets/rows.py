@@ -243,3 +243,10 @@ def _text(message: Message) -> Any:
                 "a message has a part that is not text, which a language model alone cannot read"
             )
     return "".join(part["text"] for part in content)
+
+
+def schema_text(value: Any) -> str:
+    """Return a JSON schema, an object or its text, as a text; "" for anything else."""
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) and value.lstrip().startswith("{") else ""

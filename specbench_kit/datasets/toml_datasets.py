@@ -22,6 +22,7 @@ from specbench_kit.datasets.rows import (
     COMPRESSED,
     TABLE_ENDINGS,
     prompt_files,
+    schema_text,
     system_text,
     user_turns,
 )
@@ -36,7 +37,7 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
     `text` is the template of the only turn, `turns` has a template for each turn, and `turn_columns` names columns that
     hold whole conversations, of which a row has one. `first_words` cuts the text to that many words and leaves out a
     row that has fewer. `end_mark` ends the text with exactly one such mark. `merged_categories` lists, by a category's
-    new name, the names in the data.
+    new name, the names in the data. `schema_column` holds the JSON schema of a row's answers, an object or its text.
     """
 
     id: str
@@ -48,6 +49,7 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
     first_words: Annotated[int, Meta(ge=1)] | None = None
     end_mark: str = ""
     merged_categories: dict[str, frozenset[str]] = {}
+    schema_column: str = ""
 
     def __post_init__(self) -> None:
         forms = [name for name in ("text", "turns", "turn_columns") if getattr(self, name)]
@@ -222,7 +224,8 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
                 category = merged
         identity = str(fill(self.prompt.id, row, index))
         gold = self.answer.gold(row) if self.answer else None
-        return Prompt(identity, category, turns, self.prompt.chat, gold, system)
+        schema = schema_text(row[self.prompt.schema_column]) if self.prompt.schema_column else ""
+        return Prompt(identity, category, turns, self.prompt.chat, gold, system, schema=schema)
 
 
 def is_table(path: str) -> bool:

@@ -148,6 +148,8 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
                     "temperature",
                     *SAMPLING,
                     "seed",
+                    "constraint",
+                    "send_constraint",
                     "concurrency",
                 ),
                 *(
@@ -168,6 +170,9 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
         WithoutEffect(SAMPLING, _greedily, GREEDY),
         WithoutEffect(
             ("force",), unless("resume"), "it continues a run under other conditions; give both"
+        ),
+        WithoutEffect(
+            ("send_constraint",), unless("constraint"), "it says what to send; give both"
         ),
     ),
     "batch-sizes": (

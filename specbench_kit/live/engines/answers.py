@@ -54,7 +54,8 @@ class DraftCounts(Struct, frozen=True):
 class StreamedAnswer(Struct, frozen=True):
     """An answer from the moment its request was sent.
 
-    `token_ids` are None where the server does not name them, `text` where another tool did not record it.
+    `token_ids` are None where the server does not name them, `text` where another tool did not record it. `reply` is
+    the text without thoughts and calls of tools; it is None where it is the whole text.
     """
 
     text: str | None
@@ -65,6 +66,7 @@ class StreamedAnswer(Struct, frozen=True):
     prompt_tokens: Count | None = None
     cached_tokens: Count | None = None
     drafts: DraftCounts | None = None
+    reply: str | None = None
 
     @property
     def tokens(self) -> int:

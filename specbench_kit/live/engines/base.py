@@ -72,7 +72,8 @@ class Generation(Struct, frozen=True):
     """A request: a prompt, the most tokens of its answer, and how tokens are chosen.
 
     `history` holds the earlier turns of a dialogue: what was asked, and what the server answered; `system` the
-    system's message before them. `label` differs between any two requests, so that a server need not answer one from
+    system's message before them. `schema` is the JSON schema that the server is asked to hold the answer to, "" for
+    none. `label` differs between any two requests, so that a server need not answer one from
     what it kept of another.
     """
 
@@ -84,6 +85,12 @@ class Generation(Struct, frozen=True):
     ignore_eos: bool = False
     history: tuple[tuple[str, str], ...] = ()
     system: str = ""
+    schema: str = ""
+
+    @property
+    def schema_object(self) -> ServerDocument:
+        """The JSON schema of the answer as an object."""
+        return convert(dict[str, Any], parse(self.schema))
 
     @property
     def text(self) -> str:
@@ -151,8 +158,12 @@ class ServerDialect(ABC):
     """
     newer_names: ClassVar[Mapping[str, str]] = {}
     """The newer names of fields that some servers know under that name alone."""
+    takes_schema: ClassVar[bool] = False
+    """True if requests state `Generation.schema`, by which the server masks its answer."""
     model_name: str = ""
     """The model that requests ask for."""
+    version: str = ""
+    """The version of the server's software, where it says so."""
 
     @abstractmethod
     def body(self, generation: Generation) -> RequestBody:

@@ -152,6 +152,7 @@ class LlamaCpp(TokenServer):
     facts_paths = ("/v1/models", "/props")
     has_shapes = True
     run_with = "llama-server 0.5.0-dev (commit 0c1e570)"
+    takes_schema = True
 
     def body(self, generation: Generation) -> RequestBody:
         return {
@@ -163,6 +164,7 @@ class LlamaCpp(TokenServer):
             "return_tokens": True,
             "stream": True,
             **_own_fields(generation),
+            **({"json_schema": generation.schema_object} if generation.schema else {}),
         }
 
     def read(self, data: str) -> StreamEvent:

@@ -363,6 +363,11 @@ class OpenAIChat(OpenAIDialect):
     path = "/v1/chat/completions"
     applies_chat_template = True
     newer_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
+    takes_schema = True
 
     def body(self, generation: Generation) -> RequestBody:
-        return {**super().body(generation), "messages": generation.messages}
+        body = {**super().body(generation), "messages": generation.messages}
+        if not generation.schema:
+            return body
+        stated = {"name": "answer", "strict": True, "schema": generation.schema_object}
+        return {**body, "response_format": {"type": "json_schema", "json_schema": stated}}

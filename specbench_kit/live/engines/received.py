@@ -143,8 +143,9 @@ class ReceivedStream:
         an event brought.
         """
         sizes, counted_by = self._sizes(count_tokens)
+        text = f"{self._reasoning}{self._reply}{self._other}"
         return StreamedAnswer(
-            text=f"{self._reasoning}{self._reply}{self._other}",
+            text=text,
             bursts=self._bursts(sizes),
             counted_by=counted_by,
             finish_reason=self.finish_reason,
@@ -152,6 +153,7 @@ class ReceivedStream:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             drafts=self._drafts,
+            reply=None if self._reply == text else self._reply,
         )
 
     def _sizes(self, count_tokens: TokenCounter | None) -> tuple[Sequence[int], CountedBy]:

@@ -10,6 +10,9 @@ RequestBody = JsonObject
 NEEDED = ("model", "stream", "prompt", "messages", "inputs", "text")
 """Fields without which the named model streams no answer to the prompt."""
 
+AS_A_WHOLE = ("response_format", "structured_outputs", "guided_json", "json_schema", "grammar")
+"""Fields with a JSON schema, no part of which can be left out."""
+
 
 def field_names(body: RequestBody, prefix: str = "") -> Iterator[str]:
     """Yield the names of the fields that may be left out, those inside others as
@@ -18,7 +21,7 @@ def field_names(body: RequestBody, prefix: str = "") -> Iterator[str]:
     for name, value in body.items():
         if prefix or name not in NEEDED:
             yield f"{prefix}{name}"
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name not in AS_A_WHOLE:
             yield from field_names(value, f"{prefix}{name}.")
 
 

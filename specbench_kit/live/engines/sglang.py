@@ -81,6 +81,7 @@ class Sglang(TokenServer):
     facts_paths = ("/get_model_info", "/get_server_info")
     supports_sampling = False
     has_shapes = True
+    takes_schema = True
 
     def body(self, generation: Generation) -> RequestBody:
         sampler = generation.sampler
@@ -92,6 +93,7 @@ class Sglang(TokenServer):
             "min_p": 0.0,
             "repetition_penalty": 1.0,
             "ignore_eos": generation.ignore_eos,
+            **({"json_schema": generation.schema} if generation.schema else {}),
         }
         return {"text": generation.text, "sampling_params": sampling, "stream": True}
 

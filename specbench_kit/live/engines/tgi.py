@@ -58,6 +58,7 @@ class TgiStream(ServerDialect):
     path = "/generate_stream"
     facts_paths = ("/info",)
     may_ignore_eos = False
+    takes_schema = True
 
     def body(self, generation: Generation) -> RequestBody:
         sampler = generation.sampler
@@ -71,6 +72,11 @@ class TgiStream(ServerDialect):
             "do_sample": not sampler.greedy,
             "details": True,
             "repetition_penalty": 1.0,
+            **(
+                {"grammar": {"type": "json", "value": generation.schema_object}}
+                if generation.schema
+                else {}
+            ),
             **(
                 {}
                 if sampler.greedy

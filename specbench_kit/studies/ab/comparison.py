@@ -57,6 +57,7 @@ from specbench_kit.studies.ab.summary import (
     LoadSummary,
     OutputCheck,
 )
+from specbench_kit.studies.ab.validity import Judge, compare_validity, validity
 
 Ratios = Mapping[tuple[int, int], float]
 """How many times faster the second server was, by repeat and turn."""
@@ -218,8 +219,9 @@ class Plan:
     random.
 
     `open_loads` are those whose requests arrive at fixed times: their throughput is what arrives, no property of the
-    servers. `concurrencies` are the requests in flight at the other loads. `planned` counts the requests to both
-    servers; `left_out` names loads that were not run, because both servers were over-saturated before.
+    servers. `concurrencies` are the requests in flight at the other loads. `schemas` are
+    the JSON schemas of prompts that have one, by id. `planned` counts the requests to both servers; `left_out` names
+    loads that were not run, because both servers were over-saturated before.
     """
 
     names: tuple[str, str]
@@ -228,6 +230,7 @@ class Plan:
     open_loads: Sequence[str] = ()
     sampled: bool = False
     targets: Targets = NO_TARGETS
+    schemas: Mapping[str, str] = field(default_factory=dict)
     concurrencies: Mapping[str, int] = field(default_factory=dict)
     left_out: Sequence[str] = ()
 
@@ -277,13 +280,16 @@ def summarise(
     ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
     limits = limits_of_turns([list(of_load.values()) for of_load in ratios.values()])
     loads = []
+    judge = Judge(plan.schemas)
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
         figures = {}
+        outcomes = []
         for name in plan.names:
             answers = [record for record in own if record.key.server == name]
             counters = [change for change in by_change[load] if change.server == name]
-            figures[name] = server_figures(answers, plan.targets, counters)
+            outcomes.append(judge.outcomes(answers))
+            figures[name] = server_figures(answers, plan.targets, counters, validity(outcomes[-1]))
         is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
         comparisons = [
             _compared(figure, ratio, limits, outputs, is_doubtful)
@@ -298,7 +304,16 @@ def summarise(
         largest = max(firsts.values(), default=0)
         lengths = _lengths(_pairs(plan.names, own))
         loads.append(
-            LoadSummary(load, len(turns), -(-largest // 2), figures, comparisons, outputs, lengths)
+            LoadSummary(
+                load,
+                len(turns),
+                -(-largest // 2),
+                figures,
+                comparisons,
+                outputs,
+                lengths,
+                compare_validity(outcomes[0], outcomes[1], len(by_load)),
+            )
         )
     failed = sum(record.answer is None for record in records)
     return AbSummary(

@@ -12,7 +12,7 @@ from specbench_kit.metrics.rounds import Array
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.metrics.vocabulary import DistributionValues
 from specbench_kit.studies.ab.speculation import speculation
-from specbench_kit.studies.ab.summary import ServerFigures
+from specbench_kit.studies.ab.summary import ServerFigures, Validity
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,10 @@ def busy_seconds(records: Sequence[AnswerRecord]) -> float:
 
 
 def server_figures(
-    records: Sequence[AnswerRecord], targets: Targets, changes: Sequence[CounterChange]
+    records: Sequence[AnswerRecord],
+    targets: Targets,
+    changes: Sequence[CounterChange],
+    validity: Validity | None = None,
 ) -> ServerFigures:
     """Return the figures over the records of one server under one load."""
     answers = [record.answer for record in records if record.answer is not None]
@@ -81,6 +84,7 @@ def server_figures(
         else None,
         attainment=ratio_of_sums(len(good), len(records)) if targets != NO_TARGETS else None,
         speculation=speculation(records, changes),
+        validity=validity,
         counted_by=sorted({answer.counted_by for answer in answers}),
         cached_tokens=sum(answer.cached_tokens or 0 for answer in answers),
         retry_reasons=dict(

@@ -47,7 +47,7 @@ from specbench_kit.reports.writing.formatting import (
     times,
 )
 from specbench_kit.reports.writing.palette import COLOURS, GREY
-from specbench_kit.runs.document import Resumption, RunConfig, RunDescription
+from specbench_kit.runs.document import Resumption, RunConfig, RunDescription, grammar_words
 from specbench_kit.studies.ab.comparison import BY_TURN
 from specbench_kit.studies.ab.summary import (
     FIGURES,
@@ -58,6 +58,7 @@ from specbench_kit.studies.ab.summary import (
     OutputCheck,
     ServerFigures,
 )
+from specbench_kit.studies.ab.validity import LESS_VALID
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,6 +79,10 @@ class AbConfig(RunConfig):
         Number | None,
         Meta(description="TPOT in seconds that goodput asks for; null for none"),
     ] = None
+
+    send_constraint: Annotated[
+        bool, Meta(description="whether the servers were asked to write by the constraint")
+    ] = False
 
     @property
     def slo(self) -> str:
@@ -145,6 +150,7 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
         [Heading("Throughput, speculation and outputs"), _load_table(run, summary)],
         [Heading("Latency"), _latency_table(summary)],
         _outputs(summary),
+        _validity(run, summary),
         _setting(run, summary),
         provenance(run),
     ]
@@ -204,6 +210,9 @@ def side_by_side(summary: AbSummary) -> Table:
             rows.append(
                 [title, TITLES[figure] + of_median, *numbers, *_ratio_cells(compared.get(figure))]
             )
+        if load.validity is not None:
+            shares = [_valid_share(load.servers[name]) for name in summary.names]
+            rows.append(["", "valid answers", *shares, None, load.validity.verdict])
     columns = ("load", "", Column(first, "number"), Column(second, "number"))
     return Table((*columns, Column("times\nas fast\n(95%)", "times"), "verdict"), rows)
 
@@ -217,6 +226,10 @@ def _own_figures(figures: ServerFigures) -> dict[str, str]:
         **latencies,
         "acceptance": significant(length),
     }
+
+
+def _valid_share(figures: ServerFigures) -> str:
+    return share(figures.validity.valid_share) if figures.validity else ABSENT
 
 
 def _ratio_cells(entry: FigureComparison | None) -> tuple[Cell, Cell]:
@@ -350,6 +363,70 @@ def _outputs(summary: AbSummary) -> list[Block]:
     return blocks
 
 
+def _validity(run: AbDescription, summary: AbSummary) -> Blocks:
+    """Return which answers are valid JSON, and valid by their schemas; nothing without schemas."""
+    rows: list[list[Cell]] = []
+    for _, title, name, figures in _rows(summary):
+        if (own := figures.validity) is not None:
+            rows.append(
+                [
+                    title,
+                    code(name),
+                    own.answers,
+                    Estimate(own.json_share, own.json_interval),
+                    Estimate(own.valid_share, own.valid_interval),
+                    own.cut,
+                    own.fenced,
+                ]
+            )
+    if not rows:
+        return []
+    columns = (
+        "load",
+        "server",
+        Column("answers", "count"),
+        Column("valid JSON", "share"),
+        Column("valid by the schema", "share"),
+        Column("cut", "count"),
+        Column("in a code block", "count"),
+    )
+    asked = (
+        "The servers were asked to write by the schema."
+        if run.config.send_constraint
+        else "The servers were not told the schema; --send-constraint tells them."
+    )
+    sentences = [validity_sentence(load, summary.names) for load in summary.loads if load.validity]
+    return [
+        Heading("Are the answers valid JSON?"),
+        *paragraphs(*sentences, asked),
+        Table(columns, rows),
+        Note(
+            "An answer is valid if it is JSON as a whole and follows the schema of its prompt; what the longest length "
+            "cut, and JSON within a code block of Markdown, is not. Intervals of 95% (Wilson) and the test, of random "
+            "exchanges between the servers, are over prompts."
+        ),
+    ]
+
+
+def validity_sentence(load: LoadSummary, names: Sequence[str]) -> str:
+    """Return how often each server's answers are valid under a load, and whether that differs."""
+    entry = load.validity
+    assert entry is not None
+    first, second = (
+        f"{share(own.valid_share)} ({share(own.valid_interval[0])} to {share(own.valid_interval[1])})"
+        for name in names
+        if (own := load.servers[name].validity)
+    )
+    moved = (
+        f"{count(entry.first_only)} of {count(entry.prompts)} prompts are answered validly more often by "
+        f"{code(names[0])}, {count(entry.second_only)} by {code(names[1])}"
+    )
+    return (
+        f"Valid by their JSON schema at {load.load}: {second} of the answers of {code(names[1])}, {first} of those of "
+        f"{code(names[0])}: {entry.verdict} ({moved}; chance {entry.chance:.2g})."
+    )
+
+
 def _gate_cell(check: OutputCheck, names: Sequence[str]) -> str:
     """Return the verdict of the gate, and what it counted, in one cell that fits a phone."""
     sentence = gate_sentence(check, names)
@@ -402,6 +479,7 @@ def _setting(run: AbDescription, summary: AbSummary) -> Blocks:
         ("turns (of requests each)", "; ".join(turns)),
         ("order", run.order or ABSENT),
         *([("SLO", config.slo)] if config.slo else []),
+        *([("JSON schema", grammar_words(config.constraint))] if config.constraint else []),
     ]
     return [Heading("What was run"), facts(rows)]
 
@@ -504,7 +582,8 @@ def headline(summary: AbSummary) -> str:
     result = f"End to end, {second} against {first} in a typical turn: {'; '.join(parts)}. {outputs_sentence(summary)}"
     # Ratios of times mean little where one server does less work, so this comes first.
     lengths = [_lengths_sentence(load, summary.names) for load in summary.loads if _differ(load)]
-    return " ".join([*lengths, result, *_saturation_sentence(summary)])
+    valid = [validity_sentence(load, summary.names) for load in summary.loads if load.validity]
+    return " ".join([*lengths, result, *valid, *_saturation_sentence(summary)])
 
 
 def _saturation_sentence(summary: AbSummary) -> list[str]:
@@ -718,7 +797,18 @@ def _load_cautions(load: LoadSummary) -> list[str]:
         )
     if any(entry.verdict == NOT_LOSSLESS for entry in load.comparisons):
         lines.append("A server whose outputs differ cannot win.")
+    if load.validity is not None and load.validity.verdict == LESS_VALID:
+        lines.append(
+            f"FEWER VALID ANSWERS at {load.load}: {validity_sentence(load, list(load.servers))} What is faster and "
+            "broken is no gain."
+        )
     for name, figures in load.servers.items():
+        if figures.validity and figures.validity.cut:
+            lines.append(
+                f"CUT ANSWERS: {count(figures.validity.cut)} of {count(figures.validity.answers)} answers of {name} at "
+                f"{load.load} reached the longest length and are no JSON yet, so that they count as not valid: give a "
+                "larger --max-new-tokens."
+            )
         if "chunks" in figures.counted_by:
             lines.append(
                 f"COUNTED BY CHUNKS: {name} does not say how many tokens it sent; a chunk may hold several. Give "

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields, replace
 from urllib.parse import urlsplit
@@ -58,6 +58,7 @@ from specbench_kit.studies.ab.store import (
     turns_of,
 )
 from specbench_kit.studies.ab.summary import BOUNDS, AbCondition
+from specbench_kit.studies.ab.validity import schemas_of
 
 STRETCH_S = 1.0
 """Seconds of turns over which the share is taken in which this process was busy."""
@@ -96,6 +97,8 @@ class Driver:
     clients: Sequence[StreamClient]
     prompts: Sequence[Prompt]
     count_tokens: TokenCounter | None = None
+    schemas: Mapping[str, str] = field(default_factory=dict)
+    """The JSON schemas by which answers are judged, by the ids of their prompts."""
     began_s: float = field(default_factory=monotonic_s)
     """The origin of the times of its records."""
     busy_share: float = 0.0
@@ -292,6 +295,7 @@ class Driver:
             ignore_eos=settings.ignore_eos,
             history=history,
             system=prompt.system,
+            schema=self.schemas[prompt.id] if settings.send_constraint else "",
         )
 
     def _record(self, turn: Turn, server: str, outcome: _Outcome) -> AnswerRecord:
@@ -340,7 +344,8 @@ async def _compare(
 ) -> AbOutcome:
     loads = settings.loads(len(dataset.prompts))
     prompts = len(dataset.prompts)
-    same = _same_server(settings)
+    schemas, not_judged = schemas_of(settings.constraint, dataset.prompts)
+    same = [*_same_server(settings), *not_judged]
     lines = [*same, *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]
     count_tokens = _token_counter(settings.tokenizer)
     async with AsyncExitStack() as stack:
@@ -356,7 +361,7 @@ async def _compare(
             stack.push_async_callback(client.close)
             clients.append(client)
         servers = [await _describe(client) for client in clients]
-        driver = Driver(settings, clients, dataset.prompts, count_tokens)
+        driver = Driver(settings, clients, dataset.prompts, count_tokens, schemas)
         of_prompts = _prompt_treatment(clients)
         for line in of_prompts:
             say(line)
@@ -392,14 +397,15 @@ async def _run(
     """
     settings = driver.settings
     requests = requests_of(driver.prompts)
-    plan = _plan(settings, loads, requests)
+    plan = _plan(settings, loads, requests, driver.schemas)
     watch = Watch(probe_here(), torch.device("cpu"))
     problem = None
     try:
         taken: list[Load] = []
         await driver.run(store, _sweep(settings, plan, loads, store, taken), progress)
         if not driver.ended_early:
-            plan = _plan(settings, taken, requests, left_out=loads[len(taken) :])
+            left_out = loads[len(taken) :]
+            plan = _plan(settings, taken, requests, driver.schemas, left_out)
     except ServerLostError as error:
         if not store.has_answers:
             store.discard()
@@ -548,6 +554,11 @@ def require_kinds(settings: AbSettings) -> None:
             f"--ignore-eos: {address.name} is of the kind {address.dialect}, which cannot be told to go on after the "
             "end; leave it out",
         )
+        require(
+            dialects.get(address.dialect).takes_schema or not settings.send_constraint,
+            f"--send-constraint: {address.name} is of the kind {address.dialect}, whose requests state no schema; give "
+            "another kind, or leave it out",
+        )
 
 
 def _require_fields(
@@ -575,6 +586,7 @@ def _require_fields(
         ),
         "top_p": structs.replace(generation, sampler=replace(sampler, top_p=sampler.top_p / 2)),
         "top_k": structs.replace(generation, sampler=replace(sampler, top_k=sampler.top_k + 1)),
+        "send_constraint": structs.replace(generation, schema=""),
     }
     defaults = {field.name: field.default for field in fields(AbSettings)}
     for name, other in others.items():
@@ -590,6 +602,7 @@ async def _describe(client: StreamClient) -> ServerDescription:
     facts = await client.facts()
     address = client.address
     client.dialect.model_name = address.model or facts.model or ""
+    client.dialect.version = facts.version or ""
     return ServerDescription(
         address.name,
         address.base,
@@ -680,7 +693,11 @@ def _sweep(
 
 
 def _plan(
-    settings: AbSettings, loads: Sequence[Load], requests: int, left_out: Sequence[Load] = ()
+    settings: AbSettings,
+    loads: Sequence[Load],
+    requests: int,
+    schemas: Mapping[str, str],
+    left_out: Sequence[Load] = (),
 ) -> Plan:
     labels = [load.label for load in loads]
     return Plan(
@@ -690,6 +707,7 @@ def _plan(
         open_loads=[load.label for load in loads if load.rate is not None],
         sampled=settings.temperature > 0,
         targets=Targets(settings.ttft_slo, settings.tpot_slo),
+        schemas=schemas,
         concurrencies={
             load.label: load.concurrency for load in loads if load.concurrency is not None
         },

@@ -10,6 +10,7 @@ from specbench_kit.core.addresses import is_host_and_port
 from specbench_kit.core.durations import require_unit
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option, OptionValues
+from specbench_kit.decoding.constraint import BY_PROMPT, GrammarSpec, parse_constraint
 from specbench_kit.live.engines.address import USAGE, ServerUnderTest, parse_server
 from specbench_kit.metrics.statistics import units_for_a_verdict
 from specbench_kit.serving.number_lists import numbers_of
@@ -100,6 +101,22 @@ class AbSettings(common.DatasetOptions):
     top_p: Annotated[float, Option("Top-p sampling; 1 disables it.", DECODING)] = 1.0
     top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING)] = 0
     seed: common.Seed = 0
+    constraint: Annotated[
+        GrammarSpec | None,
+        Option(
+            "JSON schema that answers are held against: json-schema:FILE (or the schema itself), or 'dataset' for the "
+            "field `schema` that each prompt then needs. The default judges the prompts that have one.",
+            DECODING,
+            parse=parse_constraint,
+        ),
+    ] = None
+    send_constraint: Annotated[
+        bool,
+        Option(
+            "Ask both servers to write by the schema of --constraint; not with completions.",
+            DECODING,
+        ),
+    ] = False
     concurrency: Annotated[
         tuple[int, ...],
         Option(
@@ -228,6 +245,10 @@ class AbSettings(common.DatasetOptions):
         require(self.timeout_s > 0, f"--timeout must be above 0, not {self.timeout_s:g}")
         require(all(0 < rate < 1e6 for rate in self.rate), "--rate takes numbers above 0")
         require(not (self.rate and self.concurrency), "give --concurrency or --rate, not both")
+        require(
+            self.constraint is None or self.constraint.kind in ("json-schema", BY_PROMPT),
+            "--constraint takes json-schema:FILE or dataset here: answers are held against a JSON schema",
+        )
         loads = self.rate or self.concurrency
         require(len(set(loads)) == len(loads), "a load is given twice: name each once")
         is_sweep = len(loads) > 1 and list(loads) == sorted(loads)
@@ -271,6 +292,8 @@ class AbSettings(common.DatasetOptions):
             "top_p": self.top_p,
             "top_k": self.top_k,
             "seed": self.seed,
+            **({"constraint": self.constraint.spec} if self.constraint else {}),
+            **({"send_constraint": True} if self.send_constraint else {}),
             "limit": self.limit,
             "repeats": self.repeats,
             "concurrency": list(self.concurrency or (() if self.rate else (1,))),

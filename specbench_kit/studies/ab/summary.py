@@ -75,6 +75,72 @@ class Speculation(Struct, frozen=True):
     """What the counts say that cannot be right."""
 
 
+class Validity(Struct, frozen=True):
+    """How many answers of one server are valid JSON, and valid by the JSON schema of their prompt.
+
+    Intervals are over prompts, since answers to one prompt are alike.
+    """
+
+    answers: Annotated[Count, Meta(description="answers to prompts with a JSON schema")]
+    prompts: Annotated[Count, Meta(description="prompts that these answers answer")]
+    json: Annotated[Count, Meta(description="answers that are valid JSON as a whole")]
+    valid: Annotated[
+        Count, Meta(description="answers that are valid JSON and follow their prompt's schema")
+    ]
+    cut: Annotated[
+        Count,
+        Meta(description="answers that are no valid JSON because they reached the longest length"),
+    ]
+    fenced: Annotated[
+        Count,
+        Meta(
+            description="answers that are no valid JSON because it stands in a code block of Markdown"
+        ),
+    ]
+    json_share: Annotated[Number, Meta(description="share of the answers that are valid JSON")]
+    json_interval: Annotated[
+        list[Number], Meta(description="95% interval of 'json_share' over prompts")
+    ]
+    valid_share: Annotated[
+        Number, Meta(description="share of the answers that follow their prompt's schema")
+    ]
+    valid_interval: Annotated[
+        list[Number], Meta(description="95% interval of 'valid_share' over prompts")
+    ]
+
+
+class ValidityComparison(Struct, frozen=True):
+    """The servers compared by their answers' validity, over the prompts that both answered."""
+
+    prompts: Annotated[Count, Meta(description="prompts with a JSON schema that both answered")]
+    first_only: Annotated[
+        Count,
+        Meta(
+            description="prompts whose answers follow their schema more often at the first server"
+        ),
+    ]
+    second_only: Annotated[
+        Count,
+        Meta(
+            description="prompts whose answers follow their schema more often at the second server"
+        ),
+    ]
+    chance: Annotated[
+        Number,
+        Meta(description="probability that servers which are equally often valid differ as much"),
+    ]
+    level: Annotated[
+        Number,
+        Meta(
+            description="probability below which a difference is shown, so that the tests of all loads "
+            "together err in 5% of cases"
+        ),
+    ]
+    verdict: Annotated[
+        str, Meta(description="whether the second server's answers are valid as often, in words")
+    ]
+
+
 class ServerFigures(Struct, frozen=True):
     """The figures of one server under one load."""
 
@@ -131,6 +197,10 @@ class ServerFigures(Struct, frozen=True):
     speculation: Annotated[
         Speculation | None,
         Meta(description="acceptance as the server reports it; null if it reports none"),
+    ] = None
+    validity: Annotated[
+        Validity | None,
+        Meta(description="answers that are valid JSON; null if no prompt has a JSON schema"),
     ] = None
     counted_by: Annotated[
         list[str], Meta(description="ways by which tokens of answers were counted")
@@ -341,6 +411,13 @@ class LoadSummary(Struct, frozen=True):
         Lengths | None,
         Meta(description="lengths of the answers; null if no request was answered by both"),
     ] = None
+    validity: Annotated[
+        ValidityComparison | None,
+        Meta(
+            description="the servers compared by the validity of their answers; null if no prompt that both "
+            "answered has a JSON schema"
+        ),
+    ] = None
 
 
 class AbSummary(Struct, frozen=True):
@@ -400,11 +477,18 @@ UNITS: Mapping[str, Unit] = {
     "acceptance_rate": "share",
     "failed": "count",
     "identical": "share",
+    "valid_json": "share",
+    "valid": "share",
 }
 """Every metric of a condition: those that compare, those of the second server, and the share of
 identical outputs.
 """
-TIMELESS = ("acceptance_ratio", "acceptance_length", "acceptance_rate", "failed", "identical")
+VALIDITY = {"valid_json": "json_share", "valid": "valid_share"}
+"""The metrics of answers that should be JSON, and their fields."""
+TIMELESS = (
+    *("acceptance_ratio", "acceptance_length", "acceptance_rate", "failed", "identical"),
+    *VALIDITY,
+)
 """Metrics without a time in them, which a busy machine does not change."""
 
 
@@ -460,6 +544,8 @@ class AbCondition(ConditionTerms):
             return latency
         if metric == "identical":
             return load.outputs.both.share
+        if metric in VALIDITY:
+            return getattr(figures.validity, VALIDITY[metric]) if figures.validity else None
         if metric in ("acceptance_length", "acceptance_rate"):
             return getattr(figures.speculation, metric) if figures.speculation else None
         plain: float | None = getattr(figures, metric)
