@@ -152,6 +152,11 @@ class JsonSchema:
             if isinstance(reference := _object(schema).get("$ref"), str):
                 self._referred(reference)
 
+    @classmethod
+    def of(cls, schema: Schema) -> "JsonSchema":
+        """Return the schema that an object, or a boolean, states."""
+        return cls(json.dumps(schema))
+
     def allows(self, value: JsonValue) -> bool:
         """Return whether a value follows the schema."""
         try:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +33,10 @@ class Prompt:
     the model continues. `gold` holds the right answers, where the dataset has any; `system` the
     system's message before the first turn. `dialogue` names the conversation where it is decoded
     several times, under as many ids. `schema` is the JSON schema of the answers, where the row has one.
+
+    In a conversation with tools, `tools` is the JSON of their descriptions as OpenAI's API takes them. Its turns are
+    recorded: `script` holds, for each turn, the JSON of the messages that come before the model's answer and after the
+    one before, the recorded answer among them, since results of tools belong to the calls that were made then.
     """
 
     id: str
@@ -42,13 +47,17 @@ class Prompt:
     system: str = ""
     dialogue: str = ""
     schema: str = ""
+    tools: str = ""
+    script: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
         """Return a hash of the text, which is equal for equal text in any dataset (16 hexadecimal
         digits).
         """
-        said = [self.turns, self.system] if self.system else self.turns
+        said: Sequence[object] = [self.turns, self.system] if self.system else self.turns
+        if self.script or self.tools:
+            said = [self.turns, self.system, self.script, self.tools]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
     @property

@@ -37,6 +37,7 @@ from specbench_kit.datasets.rows import (
     system_text,
     user_turns,
 )
+from specbench_kit.datasets.tool_messages import recorded_turns, tools_text
 
 SAMPLES = Path(__file__).parent / "samples"
 
@@ -196,7 +197,11 @@ def read_prompts(path: Path) -> list[Prompt]:
 def digest(prompts: Iterable[Prompt]) -> str:
     """Return the SHA-256 over the prompts' ids, categories, turns and system messages, in order."""
     fields = [
-        [prompt.id, prompt.category, prompt.turns, *([prompt.system] if prompt.system else [])]
+        [
+            *(prompt.id, prompt.category, prompt.turns),
+            *([prompt.system] if prompt.system else []),
+            *([prompt.script, prompt.tools] if prompt.script or prompt.tools else []),
+        ]
         for prompt in prompts
     ]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
@@ -362,6 +367,7 @@ TURN_FIELDS = ("turns", "messages", *SHARED)
 FIELDS = ("prompt", "question", *TURN_FIELDS)
 SYSTEM_FIELDS = ("system", "system_prompt")
 SCHEMA_FIELDS = ("schema", "json_schema")
+TOOLS_FIELD = "tools"
 
 
 def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
@@ -378,7 +384,8 @@ def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
     if not isinstance(category, str) or not isinstance(chat, bool):
         raise ValueError("'category' must be a string and 'chat' true or false")
     name, holder = _text_field(row)
-    turns = user_turns(holder[name])
+    recorded = recorded_turns(holder[name])
+    turns = recorded.turns if recorded else user_turns(holder[name])
     if name in SHARED:
         # Shared conversations may begin in the middle, and hold empty messages.
         turns = tuple(turn for turn in turns if not isinstance(turn, str) or turn.strip())
@@ -389,7 +396,17 @@ def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
     ) or system_text(holder[name])
     if not isinstance(system, str):
         raise ValueError("the system's message must be a text")
-    return Prompt(str(identity), category, turns, chat, _gold(row), system, schema=_schema(row))
+    return Prompt(
+        str(identity),
+        category,
+        turns,
+        chat,
+        _gold(row),
+        system,
+        schema=_schema(row),
+        tools=tools_text(holder.get(TOOLS_FIELD, row.get(TOOLS_FIELD))),
+        script=recorded.script if recorded else (),
+    )
 
 
 def _schema(row: Row) -> str:
@@ -536,12 +553,15 @@ class AnyHub:
             else row[self.category_column]
         )
         said = row[self.prompt_column]
+        recorded = recorded_turns(said)
         return Prompt(
             str(identity),
             str(category),
-            user_turns(said),
+            recorded.turns if recorded else user_turns(said),
             system=system_text(said),
             schema=_schema(row),
+            tools=tools_text(row.get(TOOLS_FIELD)),
+            script=recorded.script if recorded else (),
         )
 
 

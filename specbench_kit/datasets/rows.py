@@ -211,16 +211,19 @@ def user_turns(value: Any) -> tuple[Any, ...]:
     """
     if not isinstance(value, list):
         return (value,)
-    return tuple(_text(message) for message in _messages(value) if _role(message) in USER_ROLES)
+    return tuple(
+        text_of(message) for message in messages_of(value) if role_of(message) in USER_ROLES
+    )
 
 
 def system_text(value: Any) -> str:
     """Return what the system says before the first turn of the user, "" if nothing."""
-    opening = takewhile(lambda message: _role(message) in SYSTEM_ROLES, _messages(value))
-    return "\n\n".join(str(_text(message)) for message in opening).strip()
+    opening = takewhile(lambda message: role_of(message) in SYSTEM_ROLES, messages_of(value))
+    return "\n\n".join(str(text_of(message)) for message in opening).strip()
 
 
-def _messages(value: Any) -> list[Message]:
+def messages_of(value: Any) -> list[Message]:
+    """Return the messages of a conversation, each of whose turns may be a text alone; none of a text."""
     if not isinstance(value, list):
         return []
     return [
@@ -229,11 +232,13 @@ def _messages(value: Any) -> list[Message]:
     ]
 
 
-def _role(message: Message) -> str:
+def role_of(message: Message) -> str:
+    """Return who says a message, in small letters."""
     return str(message.get("role", message.get("from"))).lower()
 
 
-def _text(message: Message) -> Any:
+def text_of(message: Message) -> Any:
+    """Return what a message says; raise ValueError for parts that are not text."""
     content = message["content"] if "content" in message else message["value"]
     if not isinstance(content, list):
         return content

@@ -26,6 +26,7 @@ from specbench_kit.datasets.rows import (
     system_text,
     user_turns,
 )
+from specbench_kit.datasets.tool_messages import recorded_turns, tools_text
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 PLACEHOLDER = re.compile(r"\{([\w.]+)(:lettered)?\}")
@@ -37,7 +38,8 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
     `text` is the template of the only turn, `turns` has a template for each turn, and `turn_columns` names columns that
     hold whole conversations, of which a row has one. `first_words` cuts the text to that many words and leaves out a
     row that has fewer. `end_mark` ends the text with exactly one such mark. `merged_categories` lists, by a category's
-    new name, the names in the data. `schema_column` holds the JSON schema of a row's answers, an object or its text.
+    new name, the names in the data. `schema_column` holds the JSON schema of a row's answers, an object or its text,
+    and `tools_column` descriptions of the tools of a conversation.
     """
 
     id: str
@@ -50,6 +52,7 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
     end_mark: str = ""
     merged_categories: dict[str, frozenset[str]] = {}
     schema_column: str = ""
+    tools_column: str = ""
 
     def __post_init__(self) -> None:
         forms = [name for name in ("text", "turns", "turn_columns") if getattr(self, name)]
@@ -67,7 +70,9 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
         for.
         """
         if self.turn_columns:
-            return user_turns(row[self._turn_column(row)])
+            said = row[self._turn_column(row)]
+            recorded = recorded_turns(said)
+            return recorded.turns if recorded else user_turns(said)
         if self.turns:
             return tuple(fill(turn, row, index) for turn in self.turns)
         text = fill(self.text, row, index)
@@ -77,6 +82,11 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
         if self.end_mark:
             text = str(text).rstrip(f" {self.end_mark}") + self.end_mark
         return (text,)
+
+    def script(self, row: Row) -> tuple[str, ...]:
+        """Return the messages of each turn of a recorded conversation with tools, none of others."""
+        recorded = recorded_turns(row[self._turn_column(row)]) if self.turn_columns else None
+        return recorded.script if recorded else ()
 
     def system(self, row: Row) -> str:
         """Return what the system says before the first turn of a conversation, "" if nothing."""
@@ -224,8 +234,20 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
                 category = merged
         identity = str(fill(self.prompt.id, row, index))
         gold = self.answer.gold(row) if self.answer else None
-        schema = schema_text(row[self.prompt.schema_column]) if self.prompt.schema_column else ""
-        return Prompt(identity, category, turns, self.prompt.chat, gold, system, schema=schema)
+        template = self.prompt
+        schema = schema_text(row[template.schema_column]) if template.schema_column else ""
+        tools = tools_text(row[template.tools_column]) if template.tools_column else ""
+        return Prompt(
+            identity,
+            category,
+            turns,
+            template.chat,
+            gold,
+            system,
+            schema=schema,
+            tools=tools,
+            script=template.script(row),
+        )
 
 
 def is_table(path: str) -> bool:

@@ -11,6 +11,7 @@ from specbench_kit.core.typed_json import Count, JsonObject, convert
 from specbench_kit.metrics.along import PartAcceptance
 from specbench_kit.metrics.losslessness import LosslessCounts, OutputCounts
 from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.tool_calls import ToolCallSummary
 from specbench_kit.metrics.vocabulary import (
     DISTRIBUTIONS,
     DistributionValues,
@@ -296,6 +297,12 @@ class RunSummary(Struct):
     overlaps: Annotated[
         bool, Meta(description="whether the method drafts while the target verifies")
     ] = False
+    tool_calls: Annotated[
+        ToolCallSummary | None,
+        Meta(
+            description="answers in conversations with tools, by kind of token and by turn; null without such"
+        ),
+    ] = None
     along: Annotated[
         list[PartAcceptance],
         Meta(

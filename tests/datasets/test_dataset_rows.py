@@ -236,7 +236,7 @@ def test_no_definition_of_the_kit_is_left_out() -> None:
     assert OWN.keys() == names
 
 
-BUNDLED = {"everyday", "json-answers"}
+BUNDLED = {"everyday", "json-answers", "tool-calls"}
 
 
 def test_every_dataset_of_the_kit_has_a_row_above_or_in_its_definition() -> None:

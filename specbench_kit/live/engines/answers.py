@@ -51,11 +51,19 @@ class DraftCounts(Struct, frozen=True):
     accepted_first: Count | None = None
 
 
+class AnswerCall(Struct, frozen=True):
+    """A call of a tool in an answer: its name, and its arguments as the text that arrived."""
+
+    name: str
+    arguments: str
+
+
 class StreamedAnswer(Struct, frozen=True):
     """An answer from the moment its request was sent.
 
     `token_ids` are None where the server does not name them, `text` where another tool did not record it. `reply` is
-    the text without thoughts and calls of tools; it is None where it is the whole text.
+    the text without thoughts and calls of tools; it is None where it is the whole text. `calls` are those that the
+    server read as such.
     """
 
     text: str | None
@@ -67,6 +75,7 @@ class StreamedAnswer(Struct, frozen=True):
     cached_tokens: Count | None = None
     drafts: DraftCounts | None = None
     reply: str | None = None
+    calls: list[AnswerCall] = []
 
     @property
     def tokens(self) -> int:

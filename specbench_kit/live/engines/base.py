@@ -73,8 +73,9 @@ class Generation(Struct, frozen=True):
 
     `history` holds the earlier turns of a dialogue: what was asked, and what the server answered; `system` the
     system's message before them. `schema` is the JSON schema that the server is asked to hold the answer to, "" for
-    none. `label` differs between any two requests, so that a server need not answer one from
-    what it kept of another.
+    none. `recorded` is the JSON of the messages of a conversation with tools, which then stand for prompt, history and
+    system, and `tools` that of the descriptions of its tools. `label` differs between any two requests, so that a
+    server need not answer one from what it kept of another.
     """
 
     prompt: str
@@ -86,6 +87,13 @@ class Generation(Struct, frozen=True):
     history: tuple[tuple[str, str], ...] = ()
     system: str = ""
     schema: str = ""
+    recorded: str = ""
+    tools: str = ""
+
+    @property
+    def tool_list(self) -> list[JsonObject]:
+        """The descriptions of the tools of a conversation."""
+        return convert(list[JsonObject], parse(self.tools)) if self.tools else []
 
     @property
     def schema_object(self) -> ServerDocument:
@@ -98,8 +106,10 @@ class Generation(Struct, frozen=True):
         return "\n\n".join(message["content"] for message in self.messages)
 
     @property
-    def messages(self) -> list[dict[str, str]]:
+    def messages(self) -> list[JsonObject]:
         """The whole dialogue as messages, for routes that answer them."""
+        if self.recorded:
+            return convert(list[JsonObject], parse(self.recorded))
         earlier = [
             {"role": role, "content": content}
             for turn in self.history
@@ -109,13 +119,24 @@ class Generation(Struct, frozen=True):
         return [*opening, *earlier, {"role": "user", "content": self.prompt}]
 
 
+class CallPart(NamedTuple):
+    """A part of a call of a tool: the position of the call among those of the answer, and what is
+    new of its name and its arguments.
+    """
+
+    position: int
+    name: str
+    arguments: str
+
+
 class StreamEvent(Struct, frozen=True):
     """One event of a stream, in which None stands for what the server does not say.
 
     `text` is the new part of the reply, `reasoning` that of the model's thoughts, and `other` what arrived in any other
-    field, such as calls of tools; the next turn of a dialogue repeats the reply alone. `tokens` is the number of new
-    tokens, counted as `counted_by` says; `total_tokens` the number so far, the new ones included. In a `cumulative`
-    event, text and token ids are those of the whole answer so far. An empty `finish_reason` is none.
+    field, such as calls of tools, whose parts `calls` holds; the next turn of a dialogue repeats the reply alone.
+    `tokens` is the number of new tokens, counted as `counted_by` says; `total_tokens` the number so far, the new ones
+    included. In a `cumulative` event, text and token ids are those of the whole answer so far. An empty `finish_reason`
+    is none.
     """
 
     text: str = ""
@@ -131,6 +152,7 @@ class StreamEvent(Struct, frozen=True):
     error: str | None = None
     reasoning: str = ""
     other: str = ""
+    calls: tuple[CallPart, ...] = ()
 
 
 class ServerFacts(Struct, frozen=True):

@@ -2,6 +2,7 @@
 in.
 """
 
+import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -41,6 +42,30 @@ class Parts(NamedTuple):
     content: str = ""
     reasoning: str = ""
     other: str = ""
+
+
+class CallDelta(NamedTuple):
+    """What a delta brings of one call of a tool."""
+
+    position: int
+    name: str
+    arguments: str
+
+
+def calls_of(delta: Delta) -> Iterator[CallDelta]:
+    """Yield what a delta brings of calls of tools, by their position in the answer."""
+    calls = delta.get("tool_calls")
+    for number, call in enumerate(calls if isinstance(calls, list) else []):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            continue
+        position = call.get("index", number)
+        name, arguments = (function.get(key) for key in ("name", "arguments"))
+        yield CallDelta(
+            position if isinstance(position, int) else number,
+            name if isinstance(name, str) else "",
+            arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else "",
+        )
 
 
 def parts_of(delta: Delta) -> Parts:

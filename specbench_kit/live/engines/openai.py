@@ -17,6 +17,7 @@ from specbench_kit.live.engines.answers import CountedBy, DraftCounts
 from specbench_kit.live.engines.base import (
     TEXTS_ALONE,
     WRONG_ANSWER,
+    CallPart,
     ErrorDocument,
     Generation,
     GenerationRequest,
@@ -32,7 +33,7 @@ from specbench_kit.live.engines.base import (
     token_server,
 )
 from specbench_kit.live.engines.counters import PredictionCounts, SglangCounts
-from specbench_kit.live.engines.delta import Delta, parts_of
+from specbench_kit.live.engines.delta import Delta, calls_of, parts_of
 from specbench_kit.live.engines.request_fields import RequestBody
 
 THREADS = 16
@@ -178,6 +179,10 @@ class Chunk(Struct):
             text=choice.text or parts.content,
             reasoning=parts.reasoning,
             other=parts.other,
+            calls=tuple(
+                CallPart(call.position, call.name, call.arguments)
+                for call in calls_of(choice.delta or {})
+            ),
             token_ids=choice.token_ids,
             tokens=tokens,
             counted_by=counted_by,
@@ -367,6 +372,8 @@ class OpenAIChat(OpenAIDialect):
 
     def body(self, generation: Generation) -> RequestBody:
         body = {**super().body(generation), "messages": generation.messages}
+        if generation.tools:
+            body = {**body, "tools": generation.tool_list}
         if not generation.schema:
             return body
         stated = {"name": "answer", "strict": True, "schema": generation.schema_object}

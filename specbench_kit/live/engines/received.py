@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from specbench_kit.live.engines.answers import (
+    AnswerCall,
     Burst,
     CountedBy,
     DraftCounts,
@@ -39,6 +40,7 @@ class ReceivedStream:
     _reasoning: str = ""
     _reply: str = ""
     _other: str = ""
+    _calls: dict[int, AnswerCall] = field(default_factory=dict)
     _ids: list[int] | None = None
     _named: int = 0
     """The tokens whose ids or log-probabilities have arrived."""
@@ -76,6 +78,11 @@ class ReceivedStream:
         self._reasoning += event.reasoning
         self._reply += reply
         self._other += event.other
+        for part in event.calls:
+            known = self._calls.get(part.position, AnswerCall("", ""))
+            self._calls[part.position] = AnswerCall(
+                known.name + part.name, known.arguments + part.arguments
+            )
         if event.token_ids is not None:
             self._ids = (
                 list(event.token_ids)
@@ -154,6 +161,7 @@ class ReceivedStream:
             cached_tokens=self._cached_tokens,
             drafts=self._drafts,
             reply=None if self._reply == text else self._reply,
+            calls=[self._calls[position] for position in sorted(self._calls)],
         )
 
     def _sizes(self, count_tokens: TokenCounter | None) -> tuple[Sequence[int], CountedBy]:

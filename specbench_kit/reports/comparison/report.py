@@ -37,7 +37,7 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.run.report import setting as run_setting
-from specbench_kit.reports.run.sections import answers_section, definitions
+from specbench_kit.reports.run.sections import answers_section, definitions, tool_calls_compared
 from specbench_kit.reports.sections import (
     colocation,
     deployment,
@@ -142,6 +142,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         paragraphs(reachable_gap(comparison)),
         differences(comparison),
         answers_section(judged),
+        tool_calls_compared(judged),
         colocation.section(comparison.overall, fields[0].deployment),
         categories(comparison, look),
         averages(comparison),

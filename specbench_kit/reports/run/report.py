@@ -85,6 +85,7 @@ def build(
         sections.categories(summary),
         sections.positions(overall),
         sections.along(summary.along),
+        sections.tool_calls(summary.tool_calls),
         sections.drafters(result.drafters),
         sections.phases(run, sides),
         pipeline_section(run, summary),

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import astuple
 
+from specbench_kit.datasets.tool_calls import KINDS
 from specbench_kit.metrics.acceptance import DrafterRounds
 from specbench_kit.metrics.along import PartAcceptance, Place
 from specbench_kit.metrics.latency import PHASES, PROMISE, SCALES
@@ -20,6 +21,7 @@ from specbench_kit.metrics.run_summary import (
     PipelineMetrics,
     RunSummary,
 )
+from specbench_kit.metrics.tool_calls import ToolCallSummary
 from specbench_kit.metrics.vocabulary import (
     BASELINE,
     DISTRIBUTIONS,
@@ -37,6 +39,7 @@ from specbench_kit.reports.document import (
     Cell,
     CodeBlock,
     Column,
+    Estimate,
     Figure,
     Folded,
     Heading,
@@ -188,6 +191,101 @@ def along(parts: Sequence[PartAcceptance]) -> Blocks:
             blocks.append(Table(columns, rows))
     note = "Later parts hold fewer requests: those with long answers or long prompts, which may be of another kind."
     return [*blocks, Paragraph(note)]
+
+
+def tool_calls(summary: ToolCallSummary | None) -> Blocks:
+    """Return the acceptance by kind of token and by turn in conversations with tools."""
+    if summary is None:
+        return []
+    tokens = sum(part.tokens for part in summary.kinds)
+    kinds = [
+        (
+            part.kind,
+            part.tokens,
+            part.tokens / tokens,
+            part.drafted / part.tokens,
+            Estimate(part.acceptance_rate, part.interval),
+            part.accepted / part.tokens,
+        )
+        for part in summary.kinds
+    ]
+    turns = [
+        (
+            f"turn {part.turn}",
+            part.requests,
+            part.prompt_tokens,
+            part.output_tokens,
+            Estimate(part.acceptance_length, part.interval),
+            part.acceptance_rate,
+        )
+        for part in summary.turns
+    ]
+    return [
+        Heading("Calls of tools"),
+        Paragraph(
+            f"{summary.calling:,} of {summary.answers:,} answers call a tool; the calls of {summary.valid:,} are "
+            "valid: JSON to its end, a tool of the conversation, and arguments that its schema allows."
+        ),
+        Table(
+            [
+                "tokens of",
+                Column("tokens", "count"),
+                Column("share of the answers", "share"),
+                Column("a draft was verified", "share"),
+                Column("acceptance rate (95%)", "share"),
+                Column("from drafts", "share"),
+            ],
+            kinds,
+        ),
+        Paragraph(
+            "Structure is the marks, keys and names of calls; a copied argument stands in the context as a whole, any "
+            "other does not; free text belongs to no call. A parser of each answer tells them, and a token is what "
+            "most of its characters are."
+        ),
+        Table(
+            [
+                "answers at",
+                Column("requests", "count"),
+                Column("prompt tokens", "number"),
+                Column("output tokens", "number"),
+                Column("acceptance length (95%)", "number"),
+                Column("acceptance rate", "share"),
+            ],
+            turns,
+        ),
+    ]
+
+
+def tool_calls_compared(summaries: Mapping[str, RunSummary]) -> Blocks:
+    """Return each method's acceptance rate by kind of token; nothing without conversations with
+    tools.
+    """
+    known = {label: own.tool_calls for label, own in summaries.items() if own.tool_calls}
+    if not known:
+        return []
+    kinds = [
+        kind
+        for kind in KINDS
+        if any(part.kind == kind for own in known.values() for part in own.kinds)
+    ]
+    rows = []
+    for label, own in known.items():
+        rates = {part.kind: Estimate(part.acceptance_rate, part.interval) for part in own.kinds}
+        rows.append([code(label), own.calling, own.valid, *(rates.get(kind) for kind in kinds)])
+    columns: tuple[Column | str, ...] = (
+        "method",
+        Column("answers that call", "count"),
+        Column("with valid calls", "count"),
+        *(Column(kind, "share") for kind in kinds),
+    )
+    return [
+        Heading("Calls of tools"),
+        Table(columns, rows),
+        Paragraph(
+            "Acceptance rate by kind of token, of the tokens at whose place a drafted one was verified; each method's "
+            "own page explains the kinds, and has the acceptance by turn."
+        ),
+    ]
 
 
 def drafters(parts: Sequence[DrafterRounds]) -> Blocks:

@@ -219,9 +219,9 @@ class Plan:
     random.
 
     `open_loads` are those whose requests arrive at fixed times: their throughput is what arrives, no property of the
-    servers. `concurrencies` are the requests in flight at the other loads. `schemas` are
-    the JSON schemas of prompts that have one, by id. `planned` counts the requests to both servers; `left_out` names
-    loads that were not run, because both servers were over-saturated before.
+    servers. `concurrencies` are the requests in flight at the other loads. `schemas` are the JSON schemas of prompts
+    that have one, by id, and `tools` the JSON of the tools of conversations. `planned` counts the requests to both
+    servers; `left_out` names loads that were not run, because both servers were over-saturated before.
     """
 
     names: tuple[str, str]
@@ -231,6 +231,7 @@ class Plan:
     sampled: bool = False
     targets: Targets = NO_TARGETS
     schemas: Mapping[str, str] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
     concurrencies: Mapping[str, int] = field(default_factory=dict)
     left_out: Sequence[str] = ()
 
@@ -280,7 +281,7 @@ def summarise(
     ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
     limits = limits_of_turns([list(of_load.values()) for of_load in ratios.values()])
     loads = []
-    judge = Judge(plan.schemas)
+    judge = Judge(plan.schemas, plan.tools)
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
         figures = {}

@@ -393,7 +393,7 @@ def _validity(run: AbDescription, summary: AbSummary) -> Blocks:
     asked = (
         "The servers were asked to write by the schema."
         if run.config.send_constraint
-        else "The servers were not told the schema; --send-constraint tells them."
+        else "Requests stated no schema of the answer; --send-constraint states it."
     )
     sentences = [validity_sentence(load, summary.names) for load in summary.loads if load.validity]
     return [
@@ -402,8 +402,9 @@ def _validity(run: AbDescription, summary: AbSummary) -> Blocks:
         Table(columns, rows),
         Note(
             "An answer is valid if it is JSON as a whole and follows the schema of its prompt; what the longest length "
-            "cut, and JSON within a code block of Markdown, is not. Intervals of 95% (Wilson) and the test, of random "
-            "exchanges between the servers, are over prompts."
+            "cut, and JSON within a code block of Markdown, is not. In a conversation with tools answers count that "
+            "call a tool: each call has to name one of the tools, with arguments that its schema allows. Intervals of "
+            "95% (Wilson) and the test, of random exchanges between the servers, are over prompts."
         ),
     ]
 

@@ -1,6 +1,7 @@
 """`skit ab`: from two servers to a folder with a report."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -14,6 +15,7 @@ from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import Written, stated
 from specbench_kit.datasets.base import LoadedDataset, Prompt
+from specbench_kit.datasets.tool_messages import plain_messages, with_texts_of_arguments
 from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import TimeLimit
@@ -113,12 +115,12 @@ class Driver:
 
     async def probe(self) -> None:
         """Put one short request to each server; raise SkitError if one does not answer it."""
-        _require_fields(
-            self.settings, self.clients, self._generation(self.prompts[0], (), PROBE_TOKENS)
-        )
+        prompt = self.prompts[0]
+        generation = self._generation(self.clients[0], prompt, (), PROBE_TOKENS)
+        _require_fields(self.settings, self.clients, generation)
         for client in self.clients:
             try:
-                await client.ask(self._generation(self.prompts[0], (), PROBE_TOKENS))
+                await client.ask(self._generation(client, prompt, (), PROBE_TOKENS))
             except RequestFailedError as failure:
                 raise SkitError(await _explained(client, failure)) from failure
 
@@ -263,7 +265,7 @@ class Driver:
             began_s = monotonic_s()
             try:
                 sent = await client.ask(
-                    self._generation(prompt, history, self.settings.max_new_tokens, repeat)
+                    self._generation(client, prompt, history, self.settings.max_new_tokens, repeat)
                 )
             except RequestFailedError as failure:
                 outcomes.append(_Outcome(prompt, turn, began_s, late_s, failure=failure))
@@ -279,12 +281,17 @@ class Driver:
         return outcomes
 
     def _generation(
-        self, prompt: Prompt, history: tuple[tuple[str, str], ...], max_tokens: int, repeat: int = 0
+        self,
+        client: StreamClient,
+        prompt: Prompt,
+        history: tuple[tuple[str, str], ...],
+        max_tokens: int,
+        repeat: int = 0,
     ) -> Generation:
         settings = self.settings
         turn = len(history)
         self._labels += 1
-        return Generation(
+        generation = Generation(
             prompt=prompt.turns[turn],
             max_tokens=max_tokens,
             sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
@@ -297,6 +304,7 @@ class Driver:
             system=prompt.system,
             schema=self.schemas[prompt.id] if settings.send_constraint else "",
         )
+        return _with_tools(generation, prompt, client.dialect.applies_chat_template)
 
     def _record(self, turn: Turn, server: str, outcome: _Outcome) -> AnswerRecord:
         key = AnswerKey(
@@ -316,6 +324,25 @@ class Driver:
         return AnswerRecord(
             key, turn.number, sent_s, answer, None, len(reasons) + 1, late_s, reasons
         )
+
+
+def _with_tools(generation: Generation, prompt: Prompt, is_chat: bool) -> Generation:
+    """Return the request with the tools of its conversation, if it has some: as messages of a
+    recorded conversation at a chat, as texts for a server that continues one.
+    """
+    if not (prompt.tools or prompt.script):
+        return generation
+    tools = json.loads(prompt.tools) if prompt.tools else []
+    messages = generation.messages
+    if prompt.script:
+        opening = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        parts = prompt.script[: len(generation.history) + 1]
+        messages = [*opening, *(message for part in parts for message in json.loads(part))]
+    if is_chat:
+        recorded = json.dumps(with_texts_of_arguments(messages), ensure_ascii=False)
+        return structs.replace(generation, recorded=recorded, tools=prompt.tools)
+    plain = json.dumps(plain_messages(messages, tools), ensure_ascii=False)
+    return structs.replace(generation, recorded=plain)
 
 
 BUSY_SHARE = 0.7
@@ -396,8 +423,7 @@ async def _run(
     `of_servers` are cautions about the servers that were known before.
     """
     settings = driver.settings
-    requests = requests_of(driver.prompts)
-    plan = _plan(settings, loads, requests, driver.schemas)
+    plan = _plan(settings, loads, driver)
     watch = Watch(probe_here(), torch.device("cpu"))
     problem = None
     try:
@@ -405,7 +431,7 @@ async def _run(
         await driver.run(store, _sweep(settings, plan, loads, store, taken), progress)
         if not driver.ended_early:
             left_out = loads[len(taken) :]
-            plan = _plan(settings, taken, requests, driver.schemas, left_out)
+            plan = _plan(settings, taken, driver, left_out)
     except ServerLostError as error:
         if not store.has_answers:
             store.discard()
@@ -695,19 +721,19 @@ def _sweep(
 def _plan(
     settings: AbSettings,
     loads: Sequence[Load],
-    requests: int,
-    schemas: Mapping[str, str],
+    driver: Driver,
     left_out: Sequence[Load] = (),
 ) -> Plan:
     labels = [load.label for load in loads]
     return Plan(
         settings.names,
         labels,
-        planned=2 * requests * settings.repeats * len(loads),
+        planned=2 * requests_of(driver.prompts) * settings.repeats * len(loads),
         open_loads=[load.label for load in loads if load.rate is not None],
         sampled=settings.temperature > 0,
         targets=Targets(settings.ttft_slo, settings.tpot_slo),
-        schemas=schemas,
+        schemas=driver.schemas,
+        tools={prompt.id: prompt.tools for prompt in driver.prompts if prompt.tools},
         concurrencies={
             load.label: load.concurrency for load in loads if load.concurrency is not None
         },

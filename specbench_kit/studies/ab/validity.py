@@ -5,6 +5,7 @@ A unit is a prompt with its repeats and turns, whose answers are alike: with gre
 repeat mostly says the same once more.
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import numpy as np
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.json_schema import JsonSchema, parse_json
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.datasets.tool_calls import CalledTool, Tools, holds_whole_calls, is_arguments
 from specbench_kit.decoding.constraint import BY_PROMPT, GrammarSpec
 from specbench_kit.live.engines.answers import AnswerRecord, StreamedAnswer
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, Array
@@ -89,17 +91,47 @@ def outcome_of(answer: StreamedAnswer, schema: JsonSchema) -> Outcome:
 class Judge:
     """Knows the schemas of prompts by their ids, and judges each answer once."""
 
-    def __init__(self, schemas: Mapping[str, str]) -> None:
+    def __init__(self, schemas: Mapping[str, str], tools: Mapping[str, str]) -> None:
         self._schemas = {name: JsonSchema(text) for name, text in schemas.items()}
+        self._tools = {
+            name: Tools(json.loads(text)) for name, text in tools.items() if name not in schemas
+        }
 
     def outcomes(self, records: Sequence[AnswerRecord]) -> dict[str, list[Outcome]]:
         """Return what the answers to each prompt with a schema are."""
         found: defaultdict[str, list[Outcome]] = defaultdict(list)
         for record in records:
-            schema = self._schemas.get(record.key.request_id)
-            if schema is not None and record.answer is not None and record.answer.text is not None:
-                found[record.key.request_id].append(outcome_of(record.answer, schema))
+            prompt = record.key.request_id
+            answer = record.answer
+            if answer is None or answer.text is None:
+                continue
+            if prompt in self._schemas:
+                found[prompt].append(outcome_of(answer, self._schemas[prompt]))
+            elif prompt in self._tools and (
+                outcome := outcome_of_calls(answer, self._tools[prompt])
+            ):
+                found[prompt].append(outcome)
         return dict(found)
+
+
+def outcome_of_calls(answer: StreamedAnswer, tools: Tools) -> Outcome | None:
+    """Return what the calls of an answer are; None for an answer without any.
+
+    A call that the server did not read as one, such as a broken one, stands in the text.
+    """
+    text = (answer.text if answer.reply is None else answer.reply) or ""
+    in_text = tools.valid_text(text)
+    if not answer.calls and in_text is None:
+        return None
+    read = [tools.is_valid(CalledTool(call.name, call.arguments)) for call in answer.calls]
+    if all(read) and in_text is not False:
+        return "valid"
+    if answer.finish_reason.lower() in CUT:
+        return "cut"
+    is_json = all(is_arguments(call.arguments) for call in answer.calls) and (
+        in_text is None or holds_whole_calls(text)
+    )
+    return "other JSON" if is_json else "broken"
 
 
 def validity(outcomes: Mapping[str, Sequence[Outcome]]) -> Validity | None:
@@ -109,16 +141,16 @@ def validity(outcomes: Mapping[str, Sequence[Outcome]]) -> Validity | None:
         return None
     prompts = len(outcomes)
     valid = every.count("valid")
-    json = valid + every.count("other JSON")
+    whole = valid + every.count("other JSON")
     return Validity(
         answers=len(every),
         prompts=prompts,
-        json=json,
+        json=whole,
         valid=valid,
         cut=every.count("cut"),
         fenced=every.count("fenced"),
-        json_share=json / len(every),
-        json_interval=share_interval(json / len(every), prompts),
+        json_share=whole / len(every),
+        json_interval=share_interval(whole / len(every), prompts),
         valid_share=valid / len(every),
         valid_interval=share_interval(valid / len(every), prompts),
     )

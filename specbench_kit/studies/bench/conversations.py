@@ -1,14 +1,19 @@
 """Requests made of prompts: chat templates, token ids, and the turns of a dialogue."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.datasets.tool_calls import Tools
+from specbench_kit.datasets.tool_messages import plain_messages
 from specbench_kit.decoding.constraint import Constraint
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
+from specbench_kit.metrics.tool_calls import ToolAnswers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,14 +42,20 @@ class Conversation:
         self._constraint = constraint
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
-        self._messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        self._messages: list[JsonObject] = (
+            [{"role": "system", "content": prompt.system}] if prompt.system else []
+        )
+        self._tools: list[JsonObject] = json.loads(prompt.tools) if prompt.tools else []
         self._turn = 0
 
     def next_request(self) -> Request | None:
         """Return the request of the next turn, or None after the last turn."""
         if self._turn == len(self.prompt.turns):
             return None
-        self._messages.append({"role": "user", "content": self.prompt.turns[self._turn]})
+        if self.prompt.script:
+            self._messages += json.loads(self.prompt.script[self._turn])
+        else:
+            self._messages.append({"role": "user", "content": self.prompt.turns[self._turn]})
         self._turn += 1
         is_dialogue = len(self.prompt.turns) > 1
         request_id = f"{self.prompt.id}/{self._turn}" if is_dialogue else self.prompt.id
@@ -52,7 +63,7 @@ class Conversation:
         text = (
             self._templated()
             if templated
-            else "\n\n".join(message["content"] for message in self._messages)
+            else "\n\n".join(message["content"] for message in self._plain_messages())
         )
         # verbose=False: a prompt that is too long is recorded as failed, so the library need not
         # warn of it.
@@ -69,14 +80,25 @@ class Conversation:
         )
 
     def answer(self, text: str) -> None:
-        """Add the answer to the last turn."""
-        self._messages.append({"role": "assistant", "content": text.strip()})
+        """Add the answer to the last turn; a recorded conversation goes on with its own."""
+        if not self.prompt.script:
+            self._messages.append({"role": "assistant", "content": text.strip()})
+
+    def _plain_messages(self) -> Sequence[JsonObject]:
+        """Return the messages for a template that knows no tools."""
+        if not (self._tools or self.prompt.script):
+            return self._messages
+        return plain_messages(self._messages, self._tools)
 
     def _templated(self) -> str:
+        knows_tools = "tools" in str(self._tokenizer.chat_template)
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    self._messages, tokenize=False, add_generation_prompt=True
+                    list(self._messages if knows_tools else self._plain_messages()),
+                    tools=self._tools if knows_tools and self._tools else None,
+                    tokenize=False,
+                    add_generation_prompt=True,
                 )
             )
         except (
@@ -98,7 +120,21 @@ def max_conversation_tokens(
     while request := conversation.next_request():
         length = len(request.prompt_ids)
         conversation.answer("")
+    if prompt.script:
+        return length + max_new_tokens  # answers are not repeated in later prompts
     return length + max_new_tokens * (1 + ANSWER_GROWTH * (len(prompt.turns) - 1))
+
+
+def tool_answers(
+    prompts: Sequence[Prompt], tokenizer: "PreTrainedTokenizerBase"
+) -> ToolAnswers | None:
+    """Return what reads the answers in conversations with tools; None if no prompt has tools."""
+    tools = {
+        prompt.dialogue or prompt.id: Tools(json.loads(prompt.tools))
+        for prompt in prompts
+        if prompt.tools
+    }
+    return ToolAnswers(tools, lambda ids: str(tokenizer.decode(ids))) if tools else None
 
 
 class ConversationScript:

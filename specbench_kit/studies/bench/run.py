@@ -23,7 +23,11 @@ from specbench_kit.studies.bench.beside_lanes import (
     ServerOnly,
 )
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
-from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
+from specbench_kit.studies.bench.conversations import (
+    Conversation,
+    ConversationScript,
+    tool_answers,
+)
 from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
 from specbench_kit.studies.bench.lanes import MethodLane, Progress, Sink, ends_alone, run_in_turns
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
@@ -208,7 +212,11 @@ class Benchmark:
                 run.amend(left_out={**run.document.left_out, **self.bench.failures()})
         answers = gold_answers(self.bench, self.dataset)
         conclusions = conclude(
-            runs, self.bench.output_judge, tokenizer.decode, answer_judge=answers
+            runs,
+            self.bench.output_judge,
+            tokenizer.decode,
+            answer_judge=answers,
+            tool_answers=tool_answers(self.dataset.prompts, tokenizer),
         )
         release_locks(runs)
         return conclusions

@@ -11,9 +11,16 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.json_schema import JsonSchema
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.datasets.tool_calls import Tools
 from specbench_kit.decoding.constraint import parse_constraint
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
+from specbench_kit.live.engines.answers import (
+    AnswerCall,
+    AnswerKey,
+    AnswerRecord,
+    Burst,
+    StreamedAnswer,
+)
 from specbench_kit.live.engines.base import Generation, StreamEvent, dialects
 from specbench_kit.live.engines.received import ReceivedStream
 from specbench_kit.reports.render_markdown import render
@@ -24,6 +31,7 @@ from specbench_kit.studies.ab.validity import (
     LESS_VALID,
     chance_of_equals,
     outcome_of,
+    outcome_of_calls,
     schemas_of,
     share_interval,
 )
@@ -220,7 +228,7 @@ def test_answers_of_servers_are_judged_by_the_prompts_schemas(prompts: Path) -> 
         assert load["servers"][name]["validity"]["answers"] == 6
         assert load["servers"][name]["validity"]["cut"] == 6
     assert load["validity"]["verdict"] == "no difference shown"
-    assert "The servers were not told the schema" in page
+    assert "Requests stated no schema of the answer" in page
     assert "CUT ANSWERS: 6 of 6 answers of a" in page
 
 
@@ -238,3 +246,81 @@ def test_what_cannot_be_sent_or_judged_is_refused_before_anything_is_asked(promp
     assert "whose requests state no schema" in error_line(skit_here("ab", *servers, *constraint))
     lark = skit_here("ab", *servers, "--constraint", "regex:[a-z]")
     assert "answers are held against a JSON schema" in error_line(lark)
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"required": ["a"]}}}
+
+
+def called(*calls: tuple[str, str], text: str = "", finish: str = "tool_calls") -> StreamedAnswer:
+    parts = [AnswerCall(name, arguments) for name, arguments in calls]
+    return StreamedAnswer(text, [Burst(0.1, 3)], "token ids", finish, reply=text, calls=parts)
+
+
+@pytest.mark.parametrize(
+    ("given", "outcome"),
+    [
+        (called(("f", GOOD)), "valid"),
+        (called(("f", GOOD), ("f", GOOD)), "valid"),
+        (called(("f", "{}")), "other JSON"),
+        (called(("g", GOOD)), "other JSON"),
+        (called(("f", BAD)), "broken"),
+        (called(("f", BAD), finish="length"), "cut"),
+        (called(text="No call is needed."), None),
+        # A server leaves a call that it cannot read in the text.
+        (called(text='<tool_call>\n{"name": "f", "arguments": {"a": 1}\n</tool_call>'), "broken"),
+        (called(text='{"name": "f", "arguments": {"a": 1}}'), "valid"),
+        (called(text='{"name": "f", "arguments": {}}'), "other JSON"),
+        (called(("f", GOOD), text='{"name": "f", "argum'), "broken"),
+    ],
+)
+def test_calls_are_judged_by_the_tools_of_their_conversation(
+    given: StreamedAnswer, outcome: str | None
+) -> None:
+    assert outcome_of_calls(given, Tools([TOOL])) == outcome
+
+
+def test_a_call_that_arrives_in_parts_is_put_together() -> None:
+    dialect = dialects.get("chat")()
+    received = ReceivedStream()
+    deltas: list[JsonObject] = [
+        {"role": "assistant", "content": None},
+        {"tool_calls": [{"index": 0, "id": "x", "function": {"name": "f", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a"'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]},
+        {"tool_calls": [{"index": 1, "function": {"name": "g", "arguments": "{}"}}]},
+    ]
+    for number, delta in enumerate(deltas):
+        event = dialect.read(json.dumps({"choices": [{"index": 0, "delta": delta}]}))
+        received.add(event, number / 10)
+    answer = received.answer()
+    assert answer.calls == [AnswerCall("f", GOOD), AnswerCall("g", "{}")]
+    assert answer.text == 'f{"a": 1}g{}'
+    assert answer.reply == ""
+
+
+def conversation(tmp_path: Path) -> Path:
+    call = {"function": {"name": "f", "arguments": GOOD}}
+    messages = [
+        {"role": "user", "content": "do it"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "done"},
+    ]
+    rows = [{"id": f"p{n}", "messages": messages, "tools": [TOOL]} for n in range(2)]
+    return write_rows(tmp_path / "prompts.jsonl", *rows)
+
+
+def test_a_chat_gets_tools_and_the_recorded_messages(tmp_path: Path) -> None:
+    summary, engine, _ = run(conversation(tmp_path), "chat")
+    bodies = [body for _, body in engine.requests[1:]]
+    assert [body["tools"] for body in bodies] == [[TOOL]] * 4
+    assert [len(body["messages"]) for body in bodies] == [1, 3, 1, 3]
+    assert bodies[1]["messages"][1]["tool_calls"][0]["function"]["arguments"] == GOOD
+    # The tiny model calls nothing.
+    assert summary["loads"][0]["servers"]["a"]["validity"] is None
+
+
+def test_a_server_that_continues_texts_gets_tools_as_texts(tmp_path: Path) -> None:
+    _, engine, _ = run(conversation(tmp_path), "completions")
+    prompts = [body["prompt"] for _, body in engine.requests[1:]]
+    assert all("You can call these functions" in prompt for prompt in prompts)
+    assert prompts[1].endswith('"arguments": {"a": 1}}\n\nResult: done')

@@ -413,3 +413,31 @@ def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(
         assert str(tmp_path) not in file.read_text()
     retrained = run.run | {"uses": {"predictor": used | {"created": "later"}}}
     assert config_key(retrained) != config_key(run.run)
+
+
+def test_a_conversation_with_tools_is_told_by_turn_and_by_kind(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    call = {"function": {"name": "add", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": "Add."},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "1"},
+    ]
+    rows = [{"id": f"t{i}", "messages": messages, "tools": [{"name": "add"}]} for i in range(2)]
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=2", "prompt-lookup"), rows)
+    benchmark.run(no_report)
+    conclusions = benchmark.conclude()
+    for conclusion in conclusions:
+        told = conclusion.summary.tool_calls
+        assert told is not None
+        assert (told.answers, [turn.requests for turn in told.turns]) == (4, [2, 2])
+        first, second = told.turns
+        assert first.prompt_tokens < second.prompt_tokens
+        assert sum(part.tokens for part in told.kinds) == sum(
+            len(record.output_ids) for record in conclusion.directory.records()
+        )
+        assert "## Calls of tools" in (conclusion.directory.path / "report.md").read_text()
+    study = report_jointly(tmp_path, conclusions)
+    assert study is not None
+    assert "## Calls of tools" in (study.folder / "report.md").read_text()

@@ -166,3 +166,54 @@ def test_a_script_of_finished_conversations_asks_nothing(
 ) -> None:
     finished = {name: RequestRecord(name, "chat", []) for name in ("d/1", "d/2", "d/3")}
     assert list(ConversationScript([Conversation(DIALOGUE, tokenizer, 7)], finished).take()) == []
+
+
+CALLS = Prompt(
+    "t",
+    "tools",
+    ("Add 1 and 2.", "3"),
+    system="Be exact.",
+    tools='[{"type": "function", "function": {"name": "add"}}]',
+    script=(
+        '[{"role": "user", "content": "Add 1 and 2."}]',
+        '[{"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "add", '
+        '"arguments": {"a": 1, "b": 2}}}]}, {"role": "tool", "content": "3"}]',
+    ),
+)
+
+
+def test_a_recorded_conversation_follows_its_own_calls_and_results(
+    tokenizer: "PreTrainedTokenizerBase",
+) -> None:
+    conversation = Conversation(CALLS, tokenizer, 7)
+    first = ask(conversation)
+    conversation.answer("something else")
+    second = ask(conversation)
+    assert conversation.next_request() is None
+    texts_of_turns = texts(tokenizer, [first, second])
+    assert list(texts_of_turns) == ["t/1", "t/2"]
+    offered, again = texts_of_turns.values()
+    assert 'You can call these functions:\n{"name": "add"}' in offered
+    assert again.startswith(offered)
+    assert "something else" not in again
+    assert again.endswith(
+        '{"name": "add", "arguments": {"a": 1, "b": 2}}\nuser: Result: 3\nassistant: '
+    )
+    assert max_conversation_tokens(CALLS, tokenizer, 7) == len(second.prompt_ids) + 7
+
+
+def test_a_template_that_knows_tools_gets_them_as_they_are(
+    tokenizer: "PreTrainedTokenizerBase",
+) -> None:
+    knowing = copy(tokenizer)
+    knowing.chat_template = (
+        "{% for tool in tools %}<{{ tool.function.name }}>{% endfor %}{% for message in messages %}"
+        "[{{ message.role }}{% for call in message.tool_calls %} {{ call.function.arguments.b }}{% endfor %}]"
+        "{% endfor %}"
+    )
+    conversation = Conversation(CALLS, knowing, 7)
+    requests = [ask(conversation), ask(conversation)]
+    assert list(texts(knowing, requests).values()) == [
+        "<add>[system][user]",
+        "<add>[system][user][assistant 2][tool]",
+    ]
