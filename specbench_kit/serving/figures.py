@@ -43,7 +43,7 @@ class Interval(Struct, frozen=True):
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
-class ResponseLatencies(Struct, Generic[N]):
+class ResponseLatencies(Struct, Generic[N], kw_only=True):
     """What the users of one group of devices wait for, in seconds."""
 
     ttft_s: Annotated[
@@ -68,6 +68,13 @@ class ResponseLatencies(Struct, Generic[N]):
             "together and count as one; null without any"
         ),
     ]
+    itl_s: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="inter-token latency: seconds between two tokens of a response, where the tokens of a "
+            "round share the gap before them equally; null without any, and of earlier versions"
+        ),
+    ] = None
     response_s: Annotated[
         Percentiles[N] | None,
         Meta(

@@ -182,11 +182,12 @@ def latencies_by_class(
     """
     responses = _Responses(scenario, result, "speed")
     rounds = rows_after(_with_gaps(scenario, result), "arrived_s", scenario.warmup_s)
-    by_class = {ALL: _latencies(responses, rounds["gap_s"], responses.finished)}
+    every = np.ones(len(rounds["slo"]), dtype=bool)
+    by_class = {ALL: _latencies(responses, rounds, every, responses.finished)}
     names = scenario.slo.names
     for index, name in enumerate(names if len(names) > 1 else ()):
         finished = responses.finished & (responses.slo == index)
-        by_class[name] = _latencies(responses, rounds["gap_s"][rounds["slo"] == index], finished)
+        by_class[name] = _latencies(responses, rounds, rounds["slo"] == index, finished)
     return by_class
 
 
@@ -340,7 +341,7 @@ def _group_metrics(
     verified = group_rounds[rounds.verified]
     committed, submitted = (rounds.table[name][group_rounds] for name in ("committed", "submitted"))
     duration_s = responses.end_s[finished] - responses.start_s[finished]
-    latencies = _latencies(responses, rounds.table["gap_s"][group_rounds], finished)
+    latencies = _latencies(responses, rounds.table, group_rounds, finished)
     throughput = float(committed.sum()) / responses.window_s
     # Of responses that are not due yet nobody knows if they will be kept: they count as those that
     # are.
@@ -351,6 +352,7 @@ def _group_metrics(
         ttft_s=latencies.ttft_s,
         tpot_s=latencies.tpot_s,
         icl_s=latencies.icl_s,
+        itl_s=latencies.itl_s,
         response_s=latencies.response_s,
         responses=int(due.sum()),
         violation_rate=_share(responses.violated, due),
@@ -369,10 +371,15 @@ def _group_metrics(
     )
 
 
-def _latencies(responses: _Responses, gap_s: Floats, finished: Mask) -> ResponseLatencies[Real]:
-    """Return the latencies of finished responses, and of the gaps between arrivals that are
-    known.
+def _latencies(
+    responses: _Responses, rounds: Table, group: Mask, finished: Mask
+) -> ResponseLatencies[Real]:
+    """Return the latencies of finished responses, and of the gaps between arrivals of a group of
+    rounds that are known.
     """
+    known = group & np.isfinite(rounds["gap_s"])
+    gap_s = rounds["gap_s"][known]
+    tokens = rounds["committed"][known].astype(np.int64)
     several = finished & (responses.tokens > 1)
     tpot_s = (responses.end_s[several] - responses.first_s[several]) / (
         responses.tokens[several] - 1
@@ -380,7 +387,8 @@ def _latencies(responses: _Responses, gap_s: Floats, finished: Mask) -> Response
     return ResponseLatencies(
         ttft_s=distribution(responses.first_s[finished] - responses.start_s[finished]),
         tpot_s=distribution(tpot_s),
-        icl_s=distribution(gap_s[np.isfinite(gap_s)]),
+        icl_s=distribution(gap_s),
+        itl_s=distribution(np.repeat(gap_s / np.maximum(1, tokens), tokens)),
         response_s=distribution(responses.end_s[finished] - responses.start_s[finished]),
     )
 

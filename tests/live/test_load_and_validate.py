@@ -161,6 +161,12 @@ def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(
     validation.validate(outcome.folder, lambda *_: None)
     for name in ("report.md", "validation.md"):
         assert "OTHER ANSWERS at 3 devices" in (outcome.folder / name).read_text()
+    assert (
+        "| 3 devices | all |"
+        in (outcome.folder / "report.md")
+        .read_text()
+        .partition("## Time between tokens (measured)")[2]
+    )
 
 
 def test_a_load_goes_on_at_a_server_that_is_behind(settings: LoadSettings) -> None:

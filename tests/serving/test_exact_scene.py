@@ -78,6 +78,8 @@ def test_responses_and_their_promises(found: Figures) -> None:
     # Every response comes in two bursts of three tokens, 0.75 s apart, whatever waited before the first one.
     assert overall.icl_s is not None
     assert structs.astuple(overall.icl_s) == pytest.approx([0.75] * 4)
+    assert overall.itl_s is not None
+    assert structs.astuple(overall.itl_s) == pytest.approx([0.25] * 4)
 
 
 def test_throughput_counts_all_tokens_and_goodput_those_of_kept_promises(found: Figures) -> None:

@@ -212,10 +212,19 @@ def test_itl_is_between_two_arrivals_of_one_response() -> None:
         icl_s = latencies[name].icl_s
         assert icl_s is not None
         assert (icl_s.mean, icl_s.p50) == pytest.approx((np.mean(expected), np.median(expected)))
+    # Tokens of a round share the gap before them: 0.5 s for four, 1 s for two, 3 s for three, 2 s for one.
+    shared_s = [*[0.125] * 4, *[0.5] * 2, *[1.0] * 3]
+    for name, expected in {ALL: [*shared_s, 2.0], "1": shared_s, "2": [2.0]}.items():
+        itl_s = latencies[name].itl_s
+        assert itl_s is not None
+        assert (itl_s.mean, itl_s.p95) == pytest.approx(
+            (np.mean(expected), np.quantile(expected, 0.95))
+        )
     before = latencies_by_class(
         scene, result([], [{**row, "arrived_s": 9.0} for row in rounds], [])
     )
     assert before[ALL].icl_s is None
+    assert before[ALL].itl_s is None
 
 
 @pytest.mark.parametrize("system", ["wisp", "adaspec", "centralized"])

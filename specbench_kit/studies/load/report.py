@@ -19,6 +19,7 @@ from specbench_kit.reports.document import (
     Document,
     Figure,
     Heading,
+    Note,
     Paragraph,
     Table,
     caution,
@@ -372,8 +373,30 @@ def load_report(
         [Paragraph(f"**{load_headline(run, summary)}**")],
         caution(load_cautions(run, summary.rows)),
         [*figures, *with_more_columns(table, LOAD_COLUMNS)],
+        _gaps(summary),
         _answers(summary),
     )
+
+
+def _gaps(summary: LoadSummary) -> Blocks:
+    """Return the percentiles of the time between tokens, by class; nothing of files without it."""
+    cells: list[list[Cell]] = []
+    for row in summary.rows:
+        classes = row.figures.classes if len(row.figures.classes) > 1 else {}
+        for name, group in {"all": row.figures.overall, **classes}.items():
+            if (itl_s := group.itl_s) is not None:
+                cells.append([row.name, name, itl_s.p50, itl_s.p95, itl_s.p99])
+    if not cells:
+        return []
+    columns = [Column(f"ITL {title}", "seconds") for title in ("P50", "P95", "P99")]
+    return [
+        Heading("Time between tokens (measured)"),
+        Table(("load", "class", *columns), cells),
+        Note(
+            "The tokens that a round brings share the gap before them equally. `skit simulate` with this method and "
+            "with autoregressive says from which load on speculation hurts the tail."
+        ),
+    ]
 
 
 def load_headline(run: LoadDescription, summary: LoadSummary) -> str:

@@ -18,6 +18,7 @@ from specbench_kit.reports.document import (
     Figure,
     Folded,
     Heading,
+    Note,
     Paragraph,
     Table,
     caution,
@@ -37,7 +38,6 @@ from specbench_kit.serving.figures import (
     AXES,
     GroupFigures,
     Interval,
-    ResponseLatencies,
     SearchedRow,
     SeedFigures,
     ServerShare,
@@ -45,14 +45,17 @@ from specbench_kit.serving.figures import (
     SimulatedRow,
     varied,
 )
-from specbench_kit.studies.serving import wording
+from specbench_kit.studies.serving import tails, wording
 from specbench_kit.studies.serving.summary import (
     NAMES,
     CapacitySummary,
+    Latencies,
     PresetDescription,
     ServingDescription,
     ServingSummary,
     SimulationSummary,
+    axis_cell,
+    latency_groups,
 )
 from specbench_kit.studies.serving.wording import estimate, mean_of, p95_of
 
@@ -68,7 +71,6 @@ class FigureColumn(Column, Generic[F]):
 
 
 Group = GroupFigures[Interval]
-Latencies = ResponseLatencies[Interval]
 
 RESULTS: Sequence[FigureColumn[Group]] = (
     FigureColumn("violations (95%)", "share", lambda group: group.violation_rate),
@@ -108,6 +110,7 @@ LATENCIES: Sequence[FigureColumn[Latencies]] = (
     *_latency_columns("response", lambda group: group.response_s),
     *_latency_columns("TTFT", lambda group: group.ttft_s),
     *_latency_columns("ICL", lambda group: group.icl_s),
+    *_latency_columns("ITL", lambda group: group.itl_s),
     *_latency_columns("TPOT", lambda group: group.tpot_s),
 )
 """How long a response takes from end to end, until its first token, and between the tokens that its
@@ -224,6 +227,7 @@ def serving_report(
         ),
         [*figures[:1]],
         _capacity(summary) if isinstance(summary, CapacitySummary) else _simulation(summary),
+        _tails(run, summary),
         [Heading("Other settings"), BulletList(others)] if others else [],
         _published(preset, summary) if preset else [],
         [Heading("Guard time against a wrong estimator"), BulletList(guards), Paragraph(GUARDS)]
@@ -261,11 +265,20 @@ def point_cells(row: ServingPoint, axes: Sequence[str]) -> list[Cell]:
     return [code(row.series), *(axis_cell(axis, row.at(axis)) for axis in axes)]
 
 
-def axis_cell(axis: str, value: object) -> str:
-    """Return a row's value of an axis."""
-    if axis == "slo":
-        return slo_in_words(str(value))
-    return ABSENT if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+def _tails(run: ServingDescription, summary: ServingSummary) -> Blocks:
+    """Return the gaps between tokens with speculation and without it, at the same load."""
+    table = tails.tail_table(run, summary) if isinstance(summary, SimulationSummary) else None
+    if table is None or not isinstance(summary, SimulationSummary):
+        return []
+    return [
+        Heading("Time between tokens, with speculation and without (modelled)"),
+        *paragraphs(*tails.tail_sentences(run, summary)),
+        Folded("Table", [table]) if len(table.rows) > LONGEST_TABLE else table,
+        Note(
+            "ITL: the tokens that a round brings share the gap before them equally; ICL counts that gap once, for all "
+            "of them."
+        ),
+    ]
 
 
 def _simulation(summary: SimulationSummary) -> Blocks:
@@ -317,16 +330,6 @@ def _simulation(summary: SimulationSummary) -> Blocks:
         heading = Heading(f"Against {code(pairs[0].against)}, seed by seed")
         blocks += [heading, Table((*named, *columns), differences)]
     return blocks
-
-
-def latency_groups(row: SimulatedRow | SearchedRow) -> Mapping[str, Latencies]:
-    """Return the latencies of a row of either command: of all responses and, if there are several,
-    of each class.
-    """
-    if isinstance(row, SearchedRow):
-        return row.latencies or {}
-    classes = row.figures.classes if len(row.figures.classes) > 1 else {}
-    return {"all": row.figures.overall, **classes}
 
 
 def _latency_table(rows: Sequence[SimulatedRow | SearchedRow], axes: Sequence[str]) -> Table:
@@ -400,6 +403,7 @@ def _capacity(summary: CapacitySummary) -> Blocks:
     blocks = [Heading("Capacity (modelled)"), *with_more_columns(table, first), Paragraph(text)]
     latencies = _latency_table(rows, axes)
     if latencies.rows:
+        latencies = latencies.without_empty_columns()  # earlier versions have no ITL
         first = [name for name in latencies.titles if name not in LESS_NEEDED]
         blocks += [
             Heading("Latency of responses at the capacity (modelled)"),

@@ -2,7 +2,7 @@
 figures read it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, TypeVar
 
@@ -14,12 +14,15 @@ from specbench_kit.models.description import ModelDescription
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.papers.experiment import Assumed
 from specbench_kit.papers.figure_row import Point
+from specbench_kit.reports.writing.formatting import ABSENT
 from specbench_kit.reports.writing.palette import LINES, MARKERS, OF_METHODS, Style
 from specbench_kit.runs.document import MethodInputs, RunConfig, RunDescription
 from specbench_kit.serving.figures import (
     AxisValue,
     CapacityRange,
     FigureRange,
+    Interval,
+    ResponseLatencies,
     SearchedRow,
     SeriesDifference,
     ServingPoint,
@@ -391,3 +394,23 @@ def _axis_value(axis: str, value: object) -> str:
     if axis == "devices":
         return f"{value} devices"
     return f"{SHORT[axis]}{value:g}{' s' if axis == 'guard_s' else ''}"
+
+
+Latencies = ResponseLatencies[Interval]
+
+
+def latency_groups(row: SimulatedRow | SearchedRow) -> Mapping[str, Latencies]:
+    """Return the latencies of a row of either command: of all responses and, if there are several,
+    of each class.
+    """
+    if isinstance(row, SearchedRow):
+        return row.latencies or {}
+    classes = row.figures.classes if len(row.figures.classes) > 1 else {}
+    return {"all": row.figures.overall, **classes}
+
+
+def axis_cell(axis: str, value: object) -> str:
+    """Return a row's value of an axis."""
+    if axis == "slo":
+        return slo_in_words(str(value))
+    return ABSENT if value is None else f"{value:g}" if isinstance(value, float) else str(value)

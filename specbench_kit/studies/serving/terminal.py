@@ -27,11 +27,10 @@ from specbench_kit.serving.figures import (
     SimulatedRow,
     varied,
 )
-from specbench_kit.studies.serving import wording
+from specbench_kit.studies.serving import tails, wording
 from specbench_kit.studies.serving.report import (
     SERVERS,
     FigureColumn,
-    latency_groups,
     point_cells,
     servers_of,
 )
@@ -40,6 +39,7 @@ from specbench_kit.studies.serving.summary import (
     ServingDescription,
     ServingSummary,
     SimulationSummary,
+    latency_groups,
 )
 from specbench_kit.studies.serving.wording import estimate, seeds_in_words
 
@@ -89,6 +89,7 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
         *map(Note, wording.busy_note(summary)),
         *map(Note, wording.plain_note(run, summary)),
         *_latencies(summary.rows),
+        *_tails(run, summary),
         *_servers(summary.rows),
     ]
     if summary.published:
@@ -98,6 +99,20 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
         [*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]
     )
     render_terminal.show(console, blocks)
+
+
+def _tails(run: ServingDescription, summary: ServingSummary) -> list[Block]:
+    """Return the gaps between tokens with speculation and without it; nothing if the table would be
+    long.
+    """
+    if not isinstance(summary, SimulationSummary):
+        return []
+    table = tails.tail_table(run, summary)
+    is_short = table is not None and 0 < len(table.rows) <= MOST_LATENCIES
+    return [
+        *([table] if table is not None and is_short else []),
+        *paragraphs(*tails.tail_sentences(run, summary)),
+    ]
 
 
 def _simulated(rows: Sequence[SimulatedRow]) -> Table:

@@ -345,7 +345,7 @@ def _ratio_over_range(
     is_one_sided = low > 1 or high < 1
     one, other = pair
     is_shown = (
-        one is not None and other is not None and (_is_higher(one, other) or _is_higher(other, one))
+        one is not None and other is not None and (is_higher(one, other) or is_higher(other, one))
     )
     if is_shown:
         holds = (
@@ -593,7 +593,7 @@ def _most_served(rows: Sequence[SearchedRow], where: str, few: str) -> str:
         return f"At {where} none of them serves any {best.unit}."
     if few:
         return f"At {where} {best.series} {served}, {second.series} {capacity(second)}: {few}."
-    if not _is_higher(best.capacity, second.capacity):
+    if not is_higher(best.capacity, second.capacity):
         return (
             f"At {where} no difference is shown between {best.series}, which {served}, and "
             f"{second.series}: run more seeds, or take either."
@@ -616,7 +616,7 @@ def _fewest_broken(rows: Sequence[SimulatedRow], where: str, few: str) -> str:
     others = estimate_text(more, "share")
     if few:
         return f"At {where} {best.series} {broken}, {second.series} {others}: {few}."
-    if not _is_higher(more, least):
+    if not is_higher(more, least):
         tokens, tokens_of_second = (
             estimate_text(row.figures.overall.throughput) for row in (best, second)
         )
@@ -627,7 +627,7 @@ def _fewest_broken(rows: Sequence[SimulatedRow], where: str, few: str) -> str:
     return f"At {where} take {best.series}: it {broken}, {second.series} {others}."
 
 
-def _is_higher(higher: Interval, lower: Interval) -> bool:
+def is_higher(higher: Interval, lower: Interval) -> bool:
     """Return whether the intervals show a difference."""
     return higher.low is not None and lower.high is not None and higher.low > lower.high
 

@@ -1,0 +1,150 @@
+"""The gaps between tokens with speculation and without it, at the same load: from which load on
+drafting makes the longest of them longer.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from specbench_kit.core.slo_names import slo_in_words
+from specbench_kit.reports.document import Cell, Column, Table
+from specbench_kit.reports.writing.formatting import count, seconds, significant
+from specbench_kit.serving.figures import AxisValue, Interval, SimulatedRow, varied
+from specbench_kit.studies.serving.summary import (
+    NAMES,
+    Latencies,
+    ServingDescription,
+    SimulationSummary,
+    axis_cell,
+    latency_groups,
+    point_in_words,
+)
+from specbench_kit.studies.serving.wording import is_higher
+
+DEVICES = "devices"
+MOST_SENTENCES = 6
+"""Sentences up to which a page says them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """One class under one load: its latencies in a series that drafts, and in plain decoding."""
+
+    row: SimulatedRow
+    group: str
+    drafting: Latencies
+    plain: Latencies
+
+    @property
+    def is_longer(self) -> bool | None:
+        """Whether the 99th percentile of the gaps is shown to be longer with drafting; None if no
+        difference is shown.
+        """
+        drafting, plain = self.drafting.itl_s, self.plain.itl_s
+        if drafting is None or plain is None:
+            return None
+        if is_higher(drafting.p99, plain.p99):
+            return True
+        return False if is_higher(plain.p99, drafting.p99) else None
+
+
+def plain_series(run: ServingDescription) -> str:
+    """Return the series that drafts nothing; "" if there is none, or only such."""
+    plain = [entry.label for entry in run.series if not entry.typical.longest]
+    return plain[0] if plain and len(plain) < len(run.series) else ""
+
+
+def _pairs(run: ServingDescription, summary: SimulationSummary) -> Iterator[list[_Pair]]:
+    """Yield the loads of every series that drafts, class and setting, from few devices to many."""
+    plain = plain_series(run)
+    by_place = {row.place: row for row in summary.rows if row.series == plain}
+    drafting = {entry.label for entry in run.series if entry.typical.longest}
+    groups: dict[tuple[AxisValue, ...], list[_Pair]] = {}
+    for row in summary.rows:
+        other = by_place.get(row.place)
+        if row.series not in drafting or other is None:
+            continue
+        theirs = latency_groups(other)
+        for name, own in latency_groups(row).items():
+            if own.itl_s is not None and name in theirs and theirs[name].itl_s is not None:
+                fixed = tuple(row.at(axis) for axis in NAMES if axis != DEVICES)
+                key = (row.series, name, *fixed)
+                groups.setdefault(key, []).append(_Pair(row, name, own, theirs[name]))
+    yield from groups.values()
+
+
+def tail_sentences(run: ServingDescription, summary: SimulationSummary) -> list[str]:
+    """Return from which load on drafting makes the longest gaps between tokens longer, for each
+    series, class and setting.
+    """
+    plain = plain_series(run)
+    axes = [axis for axis in varied(summary.rows) if axis != DEVICES]
+    lines = []
+    for pairs in _pairs(run, summary):
+        first = pairs[0]
+        where = point_in_words(first.row, axes)
+        of_class = "" if first.group == "all" else f" of class {slo_in_words(first.group)}"
+        subject = (
+            f"The P99 of the time between tokens (ITL){of_class}{f' at {where}' if where else ''}"
+        )
+        lines.append(f"{subject}: {_verdict(pairs, plain)}.")
+    return lines[:MOST_SENTENCES]
+
+
+def _verdict(pairs: Sequence[_Pair], plain: str) -> str:
+    """Return from which load on a series has longer gaps than plain decoding."""
+    series = pairs[0].row.series
+    longer = [pair.is_longer for pair in pairs]
+    shown = [number for number, one in enumerate(longer) if one is not True]
+    begins = shown[-1] + 1 if shown else 0
+    last = pairs[-1]
+    if begins == len(pairs):
+        end = "" if last.is_longer is False else ": no difference is shown"
+        return (
+            f"up to {_load(last)} speculation does not hurt the tail; there {series} has {_p99(last.drafting)} and "
+            f"{plain} {_p99(last.plain)}{end}"
+        )
+    first = pairs[begins]
+    numbers = f"{_p99(first.drafting)} against {_p99(first.plain)} of {plain}"
+    if begins:
+        return f"from {_load(first)} on {series} hurts the tail, with {numbers}; with fewer it does not"
+    return f"{series} hurts the tail at every load from {_load(first)} on, with {numbers}"
+
+
+def _load(pair: _Pair) -> str:
+    return f"{count(pair.row.devices)} devices"
+
+
+def _p99(latencies: Latencies) -> str:
+    return seconds(latencies.itl_s.p99.mean) if latencies.itl_s else ""
+
+
+def tail_table(run: ServingDescription, summary: SimulationSummary) -> Table | None:
+    """Return the gaps between tokens of all series side by side, a row for each load and class;
+    None without a series that drafts and one that does not.
+    """
+    if not any(True for _ in _pairs(run, summary)):
+        return None
+    axes = [axis for axis in NAMES if axis == DEVICES or axis in varied(summary.rows)]
+    series = list(dict.fromkeys(row.series for row in summary.rows))
+    places: dict[tuple[AxisValue, ...], dict[str, SimulatedRow]] = {}
+    for row in summary.rows:
+        places.setdefault(row.place, {})[row.series] = row
+    by_class = any(len(latency_groups(row)) > 1 for row in summary.rows)
+    cells: list[list[Cell]] = []
+    for rows in places.values():
+        one = next(iter(rows.values()))
+        for name in latency_groups(one):
+            percentiles = [_percentiles(rows.get(label), name) for label in series]
+            place = [axis_cell(axis, one.at(axis)) for axis in axes]
+            cells.append([*place, *([name] if by_class else []), *percentiles])
+    titles = [f"{label}, ITL (ms)\nP50 / P95 / P99" for label in series]
+    columns = [Column(NAMES[axis], "count") for axis in axes]
+    return Table((*columns, *(["class"] if by_class else []), *titles), cells)
+
+
+def _percentiles(row: SimulatedRow | None, group: str) -> str | None:
+    latencies = latency_groups(row).get(group) if row is not None else None
+    if latencies is None or latencies.itl_s is None:
+        return None
+    parts: Sequence[Interval] = (latencies.itl_s.p50, latencies.itl_s.p95, latencies.itl_s.p99)
+    return " / ".join(significant(1e3 * part.mean) for part in parts)

@@ -1,0 +1,139 @@
+"""The time between tokens with speculation and without it: from which load on the tail is longer."""
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+from report_builders import serving_figures, serving_run
+
+from specbench_kit.metrics.vocabulary import Percentiles
+from specbench_kit.reports.render_markdown import render
+from specbench_kit.serving.figures import ClassFigures, Interval, SimulatedRow
+from specbench_kit.studies.serving.report import serving_report
+from specbench_kit.studies.serving.summary import ServingDescription, SimulationSummary
+from specbench_kit.studies.serving.tails import tail_sentences, tail_table
+
+POINT: dict[str, Any] = {
+    "slo": "4",
+    "slo_scale": 1.0,
+    "estimator_factor": 1.0,
+    "estimator_noise": 0.0,
+    "guard_s": 0.0,
+}
+
+
+def run(*labels: str, plain: str = "plain") -> ServingDescription:
+    none = {"longest": 0}
+    return serving_run(
+        *({"label": label, **({"typical": none} if label == plain else {})} for label in labels)
+    )
+
+
+def waited(p99_ms: float) -> Percentiles[Interval]:
+    """Percentiles whose last is known to a tenth of it."""
+    p99_s = p99_ms / 1e3
+    return Percentiles(
+        *(Interval(p99_s / part, 0.9 * p99_s / part, 1.1 * p99_s / part) for part in (3, 4, 2, 1))
+    )
+
+
+def row(series: str, devices: int, p99_ms: float | None, **changes: Any) -> SimulatedRow:
+    itl_s = None if p99_ms is None else waited(p99_ms)
+    figures = serving_figures(Interval(0.0), itl_s=itl_s)
+    return SimulatedRow(series=series, devices=devices, figures=figures, **{**POINT, **changes})
+
+
+def simulation(*rows: SimulatedRow) -> SimulationSummary:
+    return SimulationSummary(
+        axes={}, rows=list(rows), against_first=[], knees=[], guards=[], ranges=[]
+    )
+
+
+def at_loads(spec: list[float], plain: list[float]) -> SimulationSummary:
+    loads = (10, 20, 50)
+    return simulation(
+        *(row("spec", *at) for at in zip(loads, spec, strict=True)),
+        *(row("plain", *at) for at in zip(loads, plain, strict=True)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "plain", "sentence"),
+    [
+        (
+            [50, 100, 300],
+            [100, 150, 200],
+            "from 50 devices on spec hurts the tail, with 300 ms against 200 ms of plain; with fewer it does not.",
+        ),
+        (
+            [200, 300, 400],
+            [100, 150, 200],
+            "spec hurts the tail at every load from 10 devices on, with 200 ms against 100 ms of plain.",
+        ),
+        # A tail that is longer under a low load alone, or by no more than seeds differ, is no such load.
+        (
+            [200, 100, 150],
+            [100, 150, 200],
+            "up to 50 devices speculation does not hurt the tail; there spec has 150 ms and plain 200 ms.",
+        ),
+        (
+            [50, 100, 210],
+            [100, 150, 200],
+            "up to 50 devices speculation does not hurt the tail; there spec has 210 ms and plain 200 ms: no "
+            "difference is shown.",
+        ),
+    ],
+)
+def test_the_load_is_named_from_which_on_the_tail_is_longer(
+    spec: list[float], plain: list[float], sentence: str
+) -> None:
+    lines = tail_sentences(run("spec", "plain"), at_loads(spec, plain))
+    assert lines == [f"The P99 of the time between tokens (ITL): {sentence}"]
+
+
+def test_each_class_and_each_setting_has_its_sentence() -> None:
+    rows = [
+        row(series, devices, p99_ms, slo_scale=scale)
+        for scale in (1.0, 2.0)
+        for series, p99_ms in (("spec", 300.0), ("plain", 100.0))
+        for devices in (10, 20)
+    ]
+    for one in rows[:4]:
+        group = ClassFigures(**structs.asdict(one.figures.overall), promised_speed=Interval(4.0))
+        one.figures.classes |= {"4/s": group, "8/s": group}
+    lines = tail_sentences(run("spec", "plain"), simulation(*rows))
+    assert [line.partition(":")[0] for line in lines] == [
+        "The P99 of the time between tokens (ITL) at SLO x1",
+        "The P99 of the time between tokens (ITL) of class 4 tokens/s at SLO x1",
+        "The P99 of the time between tokens (ITL) of class 8 tokens/s at SLO x1",
+        "The P99 of the time between tokens (ITL) at SLO x2",
+    ]
+
+
+def test_both_stand_side_by_side_on_the_page() -> None:
+    described = run("spec", "plain")
+    summary = at_loads([50, 100, 300], [100, 150, 200])
+    table = tail_table(described, summary)
+    assert table is not None
+    assert [list(cells) for cells in table.rows] == [
+        ["10", "12.5 / 25.0 / 50.0", "25.0 / 50.0 / 100"],
+        ["20", "25.0 / 50.0 / 100", "37.5 / 75.0 / 150"],
+        ["50", "75.0 / 150 / 300", "50.0 / 100 / 200"],
+    ]
+    page = render(serving_report(described, summary, [], []))
+    assert "## Time between tokens, with speculation and without (modelled)" in page
+    assert "from 50 devices on spec hurts the tail" in page
+
+
+@pytest.mark.parametrize("labels", [("spec", "other"), ("plain",)])
+def test_without_two_sides_nothing_is_said(labels: tuple[str, ...]) -> None:
+    summary = simulation(*(row(label, 10, 100) for label in labels))
+    assert tail_table(run(*labels), summary) is None
+    assert tail_sentences(run(*labels), summary) == []
+
+
+def test_results_of_earlier_versions_have_no_such_gaps() -> None:
+    summary = simulation(row("spec", 10, None), row("plain", 10, None))
+    assert tail_sentences(run("spec", "plain"), summary) == []
+    page = render(serving_report(run("spec", "plain"), summary, [], []))
+    assert "Time between tokens" not in page
