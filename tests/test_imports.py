@@ -124,6 +124,13 @@ def test_metrics_know_no_report() -> None:
     assert {name for name in folders(ROOT)["metrics"] if name.startswith("reports")} == set()
 
 
+def test_the_command_line_finds_studies_by_name_and_imports_none() -> None:
+    """A study's command imports the frame, so that a command of another package is like one of the kit."""
+    assert not [
+        name for name in folders(ROOT)["cli"] if name.partition(".")[0] in ("api", "studies")
+    ]
+
+
 def test_imports_of_every_kind_close_a_circle(tmp_path: Path) -> None:
     package = tmp_path / "house"
     for name, text in {

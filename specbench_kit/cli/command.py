@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, is_dataclass, make_dataclass
 from inspect import Parameter, signature
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import tomli_w
@@ -39,7 +40,6 @@ from specbench_kit.core.option import (
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.without_effect import refuse_without_effect
 from specbench_kit.runs.folder import write_text
-from specbench_kit.studies.without_effect import WITHOUT_EFFECT
 
 USER_SOURCES = ("COMMANDLINE", "DEFAULT_MAP")
 """Names of Typer's parameter sources for values that the user gave."""
@@ -426,7 +426,9 @@ class Command(TyperCommand):
             for name, option in self.options.items()
             if ctx.params[name] is not None
         }
-        rules = WITHOUT_EFFECT.get(self.name or "", ())
+        rules = resolve_name("specbench_kit.studies.without_effect:WITHOUT_EFFECT").get(
+            self.name, ()
+        )
         refuse_without_effect(rules, values, lambda name, value: self.options[name].written(value))
         return values
 

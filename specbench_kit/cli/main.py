@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from specbench_kit.cli.commands import Commands
 from specbench_kit.cli.exit_codes import FAULT, INTERRUPTED, REFUSED
+from specbench_kit.cli.group import CommandGroup
 from specbench_kit.cli.interrupts import hear_interrupts
 from specbench_kit.cli.outputs import Outputs
 from specbench_kit.cli.usage import UsageError, usage_problem
@@ -55,7 +55,7 @@ with suppress(
 
 app = typer.Typer(
     name="skit",
-    cls=Commands,
+    cls=CommandGroup,
     help="Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich would take longer than everything else

@@ -17,7 +17,8 @@ from option_cases import (
     without_waiting,
 )
 
-from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.cli.commands import commands
+from specbench_kit.cli.group import load_command
 from specbench_kit.models.executors.library import load_narrow_library
 
 TABLES = read_tables()
@@ -38,7 +39,7 @@ def options_of(command: str) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", commands.all())
 def test_every_option_is_in_the_table_of_its_command(command: str) -> None:
     table, options = TABLES[command], options_of(command) - EVERYWHERE.keys()
     assert sorted(options - set(table.options)) == [], (

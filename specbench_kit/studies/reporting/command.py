@@ -169,7 +169,7 @@ def _index(options: ReportOptions, as_json: bool) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.common import say
-    from specbench_kit.studies.index import write_index
+    from specbench_kit.studies.reporting.index import write_index
 
     if options.index is None or options.run:
         raise SkitError(

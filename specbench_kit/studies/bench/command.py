@@ -9,7 +9,6 @@ from specbench_kit.cli.common import (
     command_line,
     load_dataset,
     print_json,
-    print_run,
     require_all,
     say,
     say_left_out,
@@ -21,6 +20,7 @@ from specbench_kit.core.errors import Interrupted, MethodError, SkitError, requi
 from specbench_kit.core.option import Given, recorded_names, recorded_values
 from specbench_kit.decoding.processes.rank import rank_by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources, require_distinct
+from specbench_kit.studies.bench.terminal import print_run
 
 if TYPE_CHECKING:
     from rich.console import Console

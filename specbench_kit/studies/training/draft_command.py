@@ -1,12 +1,17 @@
 """`skit train-draft`: train a small draft model for a target."""
 
 from specbench_kit.cli.common import JsonOption
-from specbench_kit.cli.training import load_prompts, print_training, show_training, tell_training
 from specbench_kit.core.option import Given
 from specbench_kit.studies.training.distillation.options import (
     DraftRecipe,
     DraftTrainingSettings,
     TrainingPromptOptions,
+)
+from specbench_kit.studies.training.terminal import (
+    load_prompts,
+    print_training,
+    show_training,
+    tell_training,
 )
 
 

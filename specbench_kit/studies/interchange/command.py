@@ -8,13 +8,13 @@ from specbench_kit.cli.common import (
     JsonOption,
     command_line,
     print_json,
-    print_run,
     say,
     say_report,
 )
 from specbench_kit.core.common_options import RunFolder
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, Option
+from specbench_kit.studies.bench.terminal import print_run
 from specbench_kit.studies.interchange.importing import ImportNames
 
 if TYPE_CHECKING:
