@@ -3,7 +3,7 @@
 Imports no study by name, and nothing heavy: a study's `commands.py` says which commands it has.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from specbench_kit.core.registry import Registry, modules_in_folders
@@ -43,6 +43,24 @@ class Commands(Registry[CommandEntry]):
         """Yield the kit's modules that register commands."""
         yield "specbench_kit.cli.own_commands"
         yield from modules_in_folders(self.package, "commands")
+
+    def register(self, name: str) -> Callable[[CommandEntry], CommandEntry]:
+        """Return a decorator that registers its entry as `name`.
+
+        An entry of another package under the name of an earlier one is left out: every command line
+        reads all of them, and would end with it.
+        """
+
+        def add(entry: CommandEntry) -> CommandEntry:
+            package = self.package_of(entry)
+            if name in self._entries and package != __name__.partition(".")[0]:
+                self.leave_out(
+                    name, f"the command '{name}' of {package} has a name that is taken: rename it"
+                )
+                return entry
+            return super(Commands, self).register(name)(entry)
+
+        return add
 
     def package_of(self, entry: CommandEntry) -> str:
         """Return the package that a command's function is in."""

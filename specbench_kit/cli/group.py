@@ -66,9 +66,9 @@ class CommandGroup(TyperGroup):
         that name.
         """
         known = commands.all()
-        if args[0] in commands.left_out():
-            raise SkitError(commands.left_out()[args[0]])
         if args[0] not in known:
+            if reason := commands.left_out().get(args[0]):
+                raise SkitError(reason)
             raise SkitError(
                 f"no command '{args[0]}'{did_you_mean(args[0], known)}; skit --help lists all commands"
             )

@@ -46,8 +46,8 @@ def list_entries(
         Option(
             "methods, drafters, datasets, models, traces, golden, executors, predictors, profiles, deployments, "
             "devices, architectures, software, engine-costs, systems, schedulers, routers, presets, experiments, "
-            "engines or formats; by default the names of all except drafters, executors and engines, which take "
-            "seconds to list.",
+            "engines, formats or commands; by default the names of all except drafters, executors and engines, which "
+            "take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -422,6 +422,17 @@ def _list_engines() -> list[ListEntry]:
         if name not in engines.all()
     ]
     return [*verifiers, *streams]
+
+
+@lists("commands")
+def _list_commands() -> list[ListEntry]:
+    from specbench_kit.cli.commands import commands_by_group
+
+    return [
+        {"name": name, "summary": entry.summary, "group": title}
+        for title, entries in commands_by_group().items()
+        for name, entry in entries.items()
+    ]
 
 
 def _with_options(name: str, entry: Any) -> ListEntry:

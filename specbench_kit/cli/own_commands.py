@@ -31,7 +31,7 @@ commands.register("new")(
     CommandEntry(
         "specbench_kit.cli.new:new",
         "The kit",
-        "Create a package with a method of your own and its test, which every command knows once it is installed; "
-        "or an architecture card, a device card or a deployment of your own to edit.",
+        "Create a package with a method or a command of your own and its test, which the kit knows once it is "
+        "installed; or an architecture card, a device card or a deployment of your own to edit.",
     )
 )

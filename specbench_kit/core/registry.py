@@ -124,9 +124,9 @@ class Registry(Generic[T]):
                         self._leave_out_wrong(point, fault)
                         continue
                     self.register(point.name)(entry)
-                    _PLUG_INS.setdefault(
-                        point.module.partition(".")[0], PlugIn(self.kind, point.name)
-                    )
+                    if self._entries.get(point.name) is entry:
+                        package = point.module.partition(".")[0]
+                        _PLUG_INS.setdefault(package, PlugIn(self.kind, point.name))
                 except SkitError:
                     raise
                 except Exception as error:  # whatever is wrong with it, nothing else depends on it
