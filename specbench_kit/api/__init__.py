@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from specbench_kit.api.result import Result, Study
+from specbench_kit.cli.command import options_of
+from specbench_kit.cli.commands import commands
 from specbench_kit.core.errors import MethodError, require
 from specbench_kit.core.option import OptionValues, from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
@@ -38,7 +40,6 @@ from specbench_kit.studies.sweep.run import run_sweep
 from specbench_kit.studies.sweep.settings import SweepSettings
 from specbench_kit.studies.training.run import run_training
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
-from specbench_kit.studies.without_effect import WITHOUT_EFFECT
 
 __all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "train"]
 
@@ -69,7 +70,8 @@ def _with_effect(
                 for name, value in options.items()
                 if value is not None
             }
-            refuse_without_effect(WITHOUT_EFFECT.get(command, ()), given, flag_of)
+            of_command = {one.name: one.option for one in options_of(commands.get(command).load())}
+            refuse_without_effect(of_command, given, flag_of)
             return function(*arguments, **keywords)
 
         return checked

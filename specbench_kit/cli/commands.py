@@ -4,6 +4,7 @@ Imports no study by name, and nothing heavy: a study's `commands.py` says which 
 """
 
 from collections.abc import Callable, Iterator
+from pkgutil import resolve_name
 from typing import NamedTuple
 
 from specbench_kit.core.registry import Registry, modules_in_folders
@@ -24,8 +25,7 @@ class CommandEntry(NamedTuple):
     """A command: where its function is, its heading and its sentence in `skit --help`, and more for the
     command's own help.
 
-    `function` is written as `package.module:name` and imported when the command runs. `first` names the options that
-    this help shows, at most ten and divided by spaces; without them it shows all.
+    `function` is written as `package.module:name` and imported when the command runs.
     """
 
     function: str
@@ -33,7 +33,11 @@ class CommandEntry(NamedTuple):
     summary: str
     details: str = ""
     example: str = ""
-    first: str = ""
+
+    def load(self) -> Callable[..., None]:
+        """Import and return the function, whose parameters are the options."""
+        function: Callable[..., None] = resolve_name(self.function)
+        return function
 
 
 class Commands(Registry[CommandEntry]):

@@ -2,7 +2,6 @@
 so that `skit --help` is quick.
 """
 
-from pkgutil import resolve_name
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -82,5 +81,4 @@ def load_command(name: str) -> TyperCommand:
 
     entry = commands.get(name)
     help_text = "\n\n".join(filter(None, (entry.summary, entry.details)))
-    function = resolve_name(entry.function)
-    return Command(name, function, help_text, entry.example, entry.first.split())
+    return Command(name, entry.load(), help_text, entry.example)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.core.errors import require
-from specbench_kit.core.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN, Option
+from specbench_kit.core.option import DECODING, DEPLOYMENT, FIRST, MODELS, OUTPUT, RUN, Option
 
 DatasetName = Annotated[
     str,
@@ -158,7 +158,7 @@ def require_minutes(minutes: float | None) -> None:
 class DatasetOptions:
     """The dataset of the prompts, and where to find it."""
 
-    dataset: DatasetName = "gsm8k"
+    dataset: Annotated[DatasetName, FIRST] = "gsm8k"
     data_dir: DataDir = None
     sample: Sample = True
 
@@ -167,5 +167,5 @@ class DatasetOptions:
 class DeploymentOptions:
     """The deployment whose time is reported, and changes to its fields."""
 
-    deployment: DeploymentName = "local"
+    deployment: Annotated[DeploymentName, FIRST] = "local"
     replaced: ReplacedFields = ()

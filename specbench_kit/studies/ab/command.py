@@ -1,6 +1,7 @@
 """`skit ab`: two running servers compared request by request."""
 
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +17,7 @@ from specbench_kit.cli.common import (
 from specbench_kit.cli.exit_codes import FAILED, INCONCLUSIVE
 from specbench_kit.core.common_options import DatasetOptions, Strict
 from specbench_kit.core.option import Given
-from specbench_kit.studies.ab.settings import AbSettings
+from specbench_kit.studies.ab.settings import OF_FILES, AbSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
     from specbench_kit.studies.ab.summary import AbCondition
 
 
-def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption = False) -> None:
+OF_DATASETS = OF_FILES.of(*(field.name for field in fields(DatasetOptions)))
+
+
+def ab(
+    options: Annotated[Given[AbSettings], OF_DATASETS],
+    strict: Strict = False,
+    as_json: JsonOption = False,
+) -> None:
     """Measure both servers in turns, print the verdicts, and end with an error if a server was
     lost.
     """

@@ -12,6 +12,5 @@ commands.register("ab")(
         "sampled ones alike in distribution. API keys are read from the environment variables SKIT_API_KEY_NAME, "
         "with the server's name, or SKIT_API_KEY.",
         example="skit ab plain=vllm://host:8000 spec=vllm://host:8001 --limit 50",
-        first="servers dataset limit max-new-tokens temperature concurrency rate fail-if out resume",
     )
 )

@@ -1,8 +1,9 @@
 """`skit bench`: benchmark methods on datasets and write reports."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from specbench_kit.cli.common import (
     JsonOption,
@@ -19,7 +20,8 @@ from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import Interrupted, MethodError, SkitError, require
 from specbench_kit.core.option import Given, recorded_names, recorded_values
 from specbench_kit.decoding.processes.rank import rank_by_torchrun
-from specbench_kit.studies.bench.settings import BenchSettings, Sources, require_distinct
+from specbench_kit.live.connection_options import ConnectionOptions
+from specbench_kit.studies.bench.settings import REPLAYED, BenchSettings, Sources, require_distinct
 from specbench_kit.studies.bench.terminal import print_run
 
 if TYPE_CHECKING:
@@ -34,7 +36,14 @@ if TYPE_CHECKING:
     from specbench_kit.studies.bench.replay import Replayed
 
 
-def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption = False) -> None:
+CONNECTION = tuple(field.name for field in fields(ConnectionOptions))
+
+
+def bench(
+    options: Annotated[Given[BenchSettings], REPLAYED.of(*CONNECTION)],
+    sources: Sources,
+    as_json: JsonOption = False,
+) -> None:
     """Decode, print the result, and end with an error if decoding was cut short."""
     from rich.console import Console
 

@@ -8,6 +8,5 @@ commands.register("bench")(
         "Benchmark",
         "Benchmark methods on a dataset, check that outputs are lossless, and write a report.",
         example="skit bench --method fixed-k --method suffix --limit 20",
-        first="method target draft dataset limit max-new-tokens temperature deployment server out",
     )
 )

@@ -28,9 +28,9 @@ from specbench_kit.core.common_options import (
     require_minutes,
 )
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.option import DECODING, FIRST, OUTPUT, RUN, SERVER, Option, WithoutEffect
 from specbench_kit.core.temperature import require_temperature
-from specbench_kit.core.without_effect import flag
+from specbench_kit.core.without_effect import GREEDY, RECORDED, beside, flag
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.constraint import GrammarSpec, parse_constraint
@@ -48,6 +48,9 @@ from specbench_kit.runs.deployment import Link
 RECORDED_TOGETHER = 8
 """Batch size with which the target answers when another command records a trace first."""
 
+
+REPLAYED = WithoutEffect(beside("replay"), RECORDED)
+RECORDED_IN_ONE = WithoutEffect(REPLAYED.case, "a trace was recorded in one; leave out one of them")
 
 Launch = Literal["virtual", "processes"]
 """`virtual` runs all stages of a pipeline in this process, `processes` runs each stage in its own
@@ -84,7 +87,7 @@ CANNOT_GO_TOGETHER = (
     ("replay", "repeats", "a replay gives the same result every time"),
 )
 """Two options that cannot both have another value than their default, and why. Options that a user
-gives without any effect are listed in `studies/without_effect.py`.
+gives without any effect say so themselves, by `WithoutEffect` beside them.
 """
 
 
@@ -101,10 +104,12 @@ class Sources(DeploymentOptions):
             ".json or .parquet file; may be given several times.",
             RUN,
         ),
+        FIRST,
+        REPLAYED,
     ] = ("gsm8k",)
     replay: Replay = None
-    data_dir: DataDir = None
-    sample: Sample = True
+    data_dir: Annotated[DataDir, REPLAYED] = None
+    sample: Annotated[Sample, REPLAYED] = True
     strict: Strict = False
 
 
@@ -137,23 +142,31 @@ class BenchSettings(ConnectionOptions):
             RUN,
             flag="method",
         ),
+        FIRST,
     ]
-    target: Target = "auto"
-    draft: Draft = "auto"
-    device: TorchDevice = "auto"
-    dtype: Dtype = "auto"
-    executor: ExecutorName = "auto"
-    max_new_tokens: MaxNewTokens = 128
+    target: Annotated[Target, FIRST, REPLAYED] = "auto"
+    draft: Annotated[Draft, FIRST, REPLAYED] = "auto"
+    device: Annotated[TorchDevice, REPLAYED] = "auto"
+    dtype: Annotated[Dtype, REPLAYED] = "auto"
+    executor: Annotated[ExecutorName, REPLAYED] = "auto"
+    max_new_tokens: Annotated[MaxNewTokens, FIRST, REPLAYED] = 128
     batch_size: BatchSize = 1
     temperature: Annotated[
-        float, Option("Sampling temperature; 0 decodes greedily.", DECODING, recorded="always")
+        float,
+        Option("Sampling temperature; 0 decodes greedily.", DECODING, recorded="always"),
+        FIRST,
     ] = 0.0
     top_p: Annotated[
-        float, Option("Top-p sampling; 1 disables it.", DECODING, recorded="always")
+        float,
+        Option("Top-p sampling; 1 disables it.", DECODING, recorded="always"),
+        REPLAYED,
+        GREEDY,
     ] = 1.0
-    top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING, recorded="always")] = 0
+    top_k: Annotated[
+        int, Option("Top-k sampling; 0 disables it.", DECODING, recorded="always"), REPLAYED, GREEDY
+    ] = 0
     seed: Seed = 0
-    limit: Limit = None
+    limit: Annotated[Limit, FIRST] = None
     fewest_requests: Annotated[
         int,
         Option(
@@ -163,7 +176,7 @@ class BenchSettings(ConnectionOptions):
             recorded="if changed",
         ),
     ] = 0
-    minutes: Minutes = None
+    minutes: Annotated[Minutes, REPLAYED] = None
     until_decided: Annotated[
         float | None,
         Option(
@@ -189,12 +202,13 @@ class BenchSettings(ConnectionOptions):
             RUN,
             recorded="if changed",
         ),
+        RECORDED_IN_ONE,
     ] = 1
     baseline: Annotated[
         bool,
         Option("Also decode with the target alone, as the baseline.", RUN, recorded="as found"),
     ] = True
-    out: Out = Path("results")
+    out: Annotated[Out, FIRST] = Path("results")
     resume: Resume = False
     force: Annotated[
         bool,
@@ -203,6 +217,7 @@ class BenchSettings(ConnectionOptions):
             "says so.",
             OUTPUT,
         ),
+        REPLAYED,
     ] = False
     timeline: Annotated[
         bool,
@@ -234,6 +249,7 @@ class BenchSettings(ConnectionOptions):
             "dataset with reference answers.",
             RUN,
         ),
+        REPLAYED,
     ] = False
     answer_rule: Annotated[
         RuleName | None,
@@ -242,9 +258,10 @@ class BenchSettings(ConnectionOptions):
             "flexible, which read numbers as lm-evaluation-harness does for GSM8K.",
             RUN,
         ),
+        REPLAYED,
     ] = None
-    device_map: DeviceMap = ""
-    max_memory: MaxMemory = ""
+    device_map: Annotated[DeviceMap, REPLAYED] = ""
+    max_memory: Annotated[MaxMemory, REPLAYED] = ""
     deployment: Deployment | None = None
     draft_top_n: Annotated[
         int,
@@ -253,6 +270,8 @@ class BenchSettings(ConnectionOptions):
             DECODING,
             recorded="if changed",
         ),
+        REPLAYED,
+        GREEDY,
     ] = 0
     lossy: Annotated[
         LossyRule | None,
@@ -263,6 +282,7 @@ class BenchSettings(ConnectionOptions):
             parse=parse_lossy,
             recorded="if changed",
         ),
+        REPLAYED,
     ] = None
     constraint: Annotated[
         GrammarSpec | None,
@@ -274,6 +294,7 @@ class BenchSettings(ConnectionOptions):
             parse=parse_constraint,
             recorded="if changed",
         ),
+        REPLAYED,
     ] = None
     server: Annotated[
         str | None,
@@ -283,6 +304,8 @@ class BenchSettings(ConnectionOptions):
             "llama-cpp or another completions server.",
             SERVER,
         ),
+        FIRST,
+        REPLAYED,
     ] = None
     link: Annotated[
         Link | None,
@@ -291,6 +314,7 @@ class BenchSettings(ConnectionOptions):
             SERVER,
             parse=parse_link,
         ),
+        REPLAYED,
     ] = None
     server_silence: Annotated[
         float,
@@ -299,6 +323,7 @@ class BenchSettings(ConnectionOptions):
             "is back; 0 never.",
             SERVER,
         ),
+        REPLAYED,
     ] = 0.0
     launch: Annotated[
         Launch,
@@ -308,6 +333,7 @@ class BenchSettings(ConnectionOptions):
             RUN,
             recorded="if changed",
         ),
+        REPLAYED,
     ] = "virtual"
     tuned: Annotated[
         Path | None,

@@ -1,12 +1,14 @@
 """`skit calibrate`: what a step costs on a server, fitted to its log."""
 
 from dataclasses import asdict
+from typing import Annotated
 
 from specbench_kit.cli.common import JsonOption, print_json, say
+from specbench_kit.core.option import FIRST
 from specbench_kit.studies.calibration.settings import CalibrationSettings
 
 
-def calibrate(settings: CalibrationSettings, as_json: JsonOption = False) -> None:
+def calibrate(settings: CalibrationSettings, as_json: Annotated[JsonOption, FIRST] = False) -> None:
     """Fit the first third of the log, print how the rest compares, and save the profile."""
     from rich.console import Console
 

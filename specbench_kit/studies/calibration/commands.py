@@ -9,6 +9,5 @@ commands.register("calibrate")(
         "Fit what a step costs to the log of a real server, and save it as a profile.",
         "The first third of the log is fitted by simulating it; the rest tells how far simulated times are off.",
         example="skit calibrate log.jsonl --gpu rtx4090 --target llama3.1-8b",
-        first="log gpu target cards max-batch batch-tokens kv-tokens name save-to json",
     )
 )

@@ -8,6 +8,5 @@ commands.register("serve")(
         "Running servers",
         "Serve a target that verifies drafts over the network, for `skit bench --server` and `skit load`.",
         example="skit serve --target bundled --listen 127.0.0.1:8451",
-        first="target draft method device scheduler max-batch listen token-file tls-cert metrics",
     )
 )

@@ -8,7 +8,6 @@ commands.register("load")(
         "Running servers",
         "Load a `skit serve` server with many devices, whose drafts come from a trace, and measure its answers.",
         example="skit load --server 127.0.0.1:8451 --trace trace.parquet --devices 8",
-        first="server trace method devices rate slo duration link out json",
     )
 )
 commands.register("validate")(

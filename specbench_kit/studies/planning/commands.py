@@ -11,6 +11,5 @@ commands.register("plan")(
         "chosen by the analytic model of step times first and by simulation then; the verdict takes at least five "
         "seeds.",
         example="skit plan --devices 5000 --class 4:0.5,8:0.5 --link 40ms --gpus a100,h100,l40s",
-        first="devices class deployment link gpus cards bits target acceptance out",
     )
 )

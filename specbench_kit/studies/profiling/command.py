@@ -2,6 +2,8 @@
 take.
 """
 
+from typing import Annotated
+
 from specbench_kit.cli.common import (
     JsonOption,
     command_line,
@@ -11,7 +13,7 @@ from specbench_kit.cli.common import (
     tell_report,
 )
 from specbench_kit.cli.interrupts import kept_when_interrupted
-from specbench_kit.core.option import Given
+from specbench_kit.core.option import FIRST, Given
 from specbench_kit.profilers.settings import (
     DrafterProfileSettings,
     ProfileSettings,
@@ -28,7 +30,10 @@ one.
 """
 
 
-def profile_verifier(options: Given[VerifierProfileSettings], as_json: JsonOption = False) -> None:
+def profile_verifier(
+    options: Annotated[Given[VerifierProfileSettings], FIRST.of("software")],
+    as_json: JsonOption = False,
+) -> None:
     """Profile a target on a device."""
     _profile(options.make(argv=command_line()), as_json)
 

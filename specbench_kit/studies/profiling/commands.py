@@ -8,7 +8,6 @@ commands.register("profile-verifier")(
         "Latencies",
         "Profile a verifier: time WISP's 173 configurations, fit a latency model, check it against the roofline.",
         example="skit profile-verifier --target bundled --gpu a100",
-        first="target gpu software cards device budget runs name out resume",
     )
 )
 commands.register("profile-drafter")(
@@ -18,6 +17,5 @@ commands.register("profile-drafter")(
         "Profile a pair of models: time draft steps and verifications, and fit AdaSpec's latency model; or derive "
         "both from the data sheet of a --gpu.",
         example="skit profile-drafter --target bundled",
-        first="target draft gpu device budget runs name out resume",
     )
 )

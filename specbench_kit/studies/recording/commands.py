@@ -8,7 +8,6 @@ commands.register("record")(
         "Benchmark",
         "Record a trace: the target's greedy answers and, at every position, the draft model's proposal.",
         example="skit record --limit 16 --max-new-tokens 64 --out trace.parquet",
-        first="target draft drafter dataset limit max-new-tokens max-draft text out resume",
     )
 )
 commands.register("measure-ranks")(
@@ -17,6 +16,5 @@ commands.register("measure-ranks")(
         "Train and measure what methods need",
         "Measure how often the target's token is the draft model's 1st, 2nd, ... choice, for `--method sequoia`.",
         example="skit measure-ranks --target bundled --limit 20",
-        first="target draft dataset limit max-new-tokens temperature batch-size device save-to json",
     )
 )

@@ -18,7 +18,7 @@ from specbench_kit.cli.common import (
 )
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
-from specbench_kit.core.option import DECODING, OUTPUT, Option, select_fields
+from specbench_kit.core.option import DECODING, FIRST, OUTPUT, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
 SHOWN_RANKS = 8
@@ -33,26 +33,27 @@ LEAST_RATE = 1e-4
 class RankOptions:
     """The models and prompts to measure, and the folder of the table."""
 
-    limit: common.Limit = None
-    target: common.Target = "auto"
-    draft: common.Draft = "auto"
-    device: common.TorchDevice = "auto"
+    limit: Annotated[common.Limit, FIRST] = None
+    target: Annotated[common.Target, FIRST] = "auto"
+    draft: Annotated[common.Draft, FIRST] = "auto"
+    device: Annotated[common.TorchDevice, FIRST] = "auto"
     dtype: common.Dtype = "auto"
     executor: common.ExecutorName = "auto"
-    max_new_tokens: common.MaxNewTokens = 128
-    batch_size: common.BatchSize = 8
+    max_new_tokens: Annotated[common.MaxNewTokens, FIRST] = 128
+    batch_size: Annotated[common.BatchSize, FIRST] = 8
     temperature: Annotated[
-        float, Option("Sampling temperature of the target; 0 is greedy.", DECODING)
+        float, Option("Sampling temperature of the target; 0 is greedy.", DECODING), FIRST
     ] = 0.0
     seed: common.Seed = 0
     save_to: Annotated[
         Path | None,
         Option("Folder for the table; the default is your own below $SKIT_HOME.", OUTPUT),
+        FIRST,
     ] = None
 
 
 def measure_ranks(
-    options: RankOptions, dataset: DatasetOptions, as_json: JsonOption = False
+    options: RankOptions, dataset: DatasetOptions, as_json: Annotated[JsonOption, FIRST] = False
 ) -> None:
     """Measure the rates, save them for the pair and print them."""
     from rich.console import Console

@@ -16,7 +16,7 @@ from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import require
-from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option, select_fields
+from specbench_kit.core.option import DECODING, FIRST, MODELS, OUTPUT, RUN, Option, select_fields
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
@@ -24,7 +24,9 @@ from specbench_kit.studies.bench.settings import BenchSettings
 class RecordOptions:
     """The models and prompts of a trace, and its file."""
 
-    out: Annotated[Path, Option("Parquet file to write.", OUTPUT)] = Path("results/trace.parquet")
+    out: Annotated[Path, Option("Parquet file to write.", OUTPUT), FIRST] = Path(
+        "results/trace.parquet"
+    )
     share: Annotated[
         str | None,
         Option(
@@ -38,6 +40,7 @@ class RecordOptions:
             "Store the token ids of prompts and answers; without them, only statistics are stored.",
             OUTPUT,
         ),
+        FIRST,
     ] = True
     train_split: Annotated[
         bool,
@@ -47,7 +50,7 @@ class RecordOptions:
         ),
     ] = False
     max_draft: Annotated[
-        int, Option("Number of draft tokens recorded at every position.", DECODING)
+        int, Option("Number of draft tokens recorded at every position.", DECODING), FIRST
     ] = 8
     drafter: Annotated[
         str,
@@ -56,6 +59,7 @@ class RecordOptions:
             "head.path=FOLDER. Only model needs --draft.",
             MODELS,
         ),
+        FIRST,
     ] = "model"
     trees: Annotated[
         tuple[str, ...],
@@ -71,16 +75,16 @@ class RecordOptions:
             DECODING,
         ),
     ] = ("specedge", "wan", "wisp-roofline")
-    limit: common.Limit = None
+    limit: Annotated[common.Limit, FIRST] = None
     minutes: common.Minutes = None
-    target: common.Target = "auto"
-    draft: common.Draft = "auto"
+    target: Annotated[common.Target, FIRST] = "auto"
+    draft: Annotated[common.Draft, FIRST] = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
     executor: common.ExecutorName = "auto"
     device_map: common.DeviceMap = ""
     max_memory: common.MaxMemory = ""
-    max_new_tokens: common.MaxNewTokens = 128
+    max_new_tokens: Annotated[common.MaxNewTokens, FIRST] = 128
     batch_size: common.BatchSize = 8
     seed: common.Seed = 0
     resume: Annotated[
@@ -89,6 +93,7 @@ class RecordOptions:
             "Continue an interrupted recording of the same file, whose finished requests were kept.",
             OUTPUT,
         ),
+        FIRST,
     ] = False
     strict: common.Strict = False
 

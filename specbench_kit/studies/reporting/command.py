@@ -13,7 +13,8 @@ from specbench_kit.cli.common import JsonOption, print_json
 from specbench_kit.cli.exit_codes import FAILED, INCONCLUSIVE
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import Option
+from specbench_kit.core.option import Option, WithoutEffect
+from specbench_kit.core.without_effect import beside, unless
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,7 +116,16 @@ class ReportOptions(ComparisonOptions):
     ] = None
 
 
-def report(options: ReportOptions, as_json: JsonOption = False) -> None:
+INDEX = WithoutEffect(beside("index"), "the page only lists runs; leave out one of them")
+
+
+def report(
+    options: Annotated[
+        ReportOptions,
+        INDEX.of("formats", "columns", "bare", "size", "against", "force", "out"),
+    ],
+    as_json: JsonOption = False,
+) -> None:
     """Print the runs and write their report, or write an index page with --index."""
     from rich.console import Console
 
@@ -226,7 +236,13 @@ class CheckOptions(ComparisonOptions):
     out: Annotated[Path | None, Option("Folder for a report; without it, none is written.")] = None
 
 
-def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
+UNLESS_WRITTEN = WithoutEffect(unless("out"), "only the files of a report have it; give both")
+
+
+def compare(
+    options: Annotated[CheckOptions, UNLESS_WRITTEN.of("formats", "bare", "size")],
+    as_json: JsonOption = False,
+) -> None:
     """Print the comparison and exit with the code of the conditions."""
     from rich.console import Console
 

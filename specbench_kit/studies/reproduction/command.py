@@ -7,7 +7,10 @@ from specbench_kit.cli.common import JsonOption, command_line, print_json, say_r
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.common_options import Out
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import OUTPUT, RUN, Option
+from specbench_kit.core.option import OUTPUT, RUN, Option, WithoutEffect
+from specbench_kit.core.without_effect import beside
+
+IN_FOLDER = WithoutEffect(beside("to"), "--to names the folder itself; leave out one of them")
 
 
 def reproduce(
@@ -34,7 +37,7 @@ def reproduce(
             "Also vary each input that the paper does not state, over its plausible range.", RUN
         ),
     ] = True,
-    out: Out = Path("results"),
+    out: Annotated[Out, IN_FOLDER] = Path("results"),
     to: Annotated[
         Path | None,
         Option("Write the pages into this folder instead of a new one below --out.", OUTPUT),

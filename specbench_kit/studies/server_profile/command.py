@@ -1,10 +1,17 @@
 """`skit profile-server`: how long a server's verifications and messages take."""
 
+from typing import Annotated
+
 from specbench_kit.cli.common import say
+from specbench_kit.core.option import FIRST
 from specbench_kit.studies.server_profile.settings import ServerProfileSettings
 
 
-def profile_server(settings: ServerProfileSettings) -> None:
+def profile_server(
+    settings: Annotated[
+        ServerProfileSettings, FIRST.of("server_token", "server_ca", "server_wait")
+    ],
+) -> None:
     """Profile the server and print the result."""
     from rich.console import Console
 

@@ -8,6 +8,5 @@ commands.register("profile-server")(
         "Latencies",
         "Profile a `skit serve` server over the network: the time of its verifications and of messages.",
         example="skit profile-server --server 127.0.0.1:8451 --to server.toml",
-        first="server to target sessions window minutes server-token server-ca server-wait",
     )
 )

@@ -1,9 +1,9 @@
 """`skit simulate` and `skit capacity`: many devices that share one verification server."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from specbench_kit.cli.common import (
     JsonOption,
@@ -13,8 +13,9 @@ from specbench_kit.cli.common import (
     say_target,
     tell_report,
 )
-from specbench_kit.core.option import Given, select_fields
+from specbench_kit.core.option import FIRST, Given, OptionValues, WithoutEffect, select_fields
 from specbench_kit.serving.options import (
+    RECORD,
     CapacityRule,
     OutputOptions,
     PresetOption,
@@ -25,16 +26,61 @@ from specbench_kit.serving.options import (
 from specbench_kit.traces.library import DEFAULT_TRACE, SAY_DEFAULT
 
 if TYPE_CHECKING:
+    from specbench_kit.papers.experiment import Experiment
     from specbench_kit.studies.serving.kind import ServingStudy
     from specbench_kit.studies.serving.settings import ServingSettings
     from specbench_kit.studies.serving.summary import ServingDescription, ServingSummary
 
 
+def _recordless(given: OptionValues) -> str:
+    """Return that all acceptance is stated, by the options or by the preset that they change."""
+    preset = _experiment(given).options if "preset" in given else {}
+    acceptance: Any = given.get("acceptance", preset.get("acceptance", (RECORD,)))
+    acceptance = (
+        (acceptance,) if isinstance(acceptance, str) else acceptance
+    )  # Python may give one alone
+    words = "with --acceptance" if "acceptance" in given else f"with --preset {given.get('preset')}"
+    return "" if RECORD in acceptance else words
+
+
+def _preset_of(command: str) -> Callable[[OptionValues], str]:
+    """Return the case in which the preset is one of another command, whose options count."""
+
+    def case(given: OptionValues) -> str:
+        is_other = "preset" in given and _experiment(given).command == command
+        return f"with --preset {given['preset']}" if is_other else ""
+
+    return case
+
+
+def _experiment(given: OptionValues) -> "Experiment":
+    from specbench_kit.studies.serving.presets import presets
+
+    return presets.get(str(given["preset"]))
+
+
+STATED = WithoutEffect(
+    _recordless, "nothing is recorded where the acceptance is stated; leave out one of them"
+)
+LOAD_IS_FOUND = WithoutEffect(
+    _preset_of("capacity"),
+    "it is a preset of skit capacity, which finds the load; leave out one of them",
+)
+LOAD_IS_GIVEN = WithoutEffect(
+    _preset_of("simulate"),
+    "it is a preset of skit simulate, which searches for nothing; leave out one of them",
+)
+
+
 def simulate(
-    simulation: Given[SimulationOptions],
-    recorded: Given[RecordingOptions],
+    simulation: Annotated[
+        Given[SimulationOptions],
+        STATED.of("max_draft"),
+        LOAD_IS_FOUND.of("devices", "concurrency", "arrivals_scale"),
+    ],
+    recorded: Annotated[Given[RecordingOptions], STATED],
     preset: PresetOption,
-    output: Given[OutputOptions],
+    output: Annotated[Given[OutputOptions], LOAD_IS_FOUND],
     as_json: JsonOption = False,
 ) -> None:
     """Run the simulations that the options or the preset describe, and print the result."""
@@ -42,9 +88,9 @@ def simulate(
 
 
 def capacity(
-    serving: Given[ServingOptions],
-    rule: Given[CapacityRule],
-    recorded: Given[RecordingOptions],
+    serving: Annotated[Given[ServingOptions], STATED.of("max_draft"), FIRST.of("objective")],
+    rule: Annotated[Given[CapacityRule], LOAD_IS_GIVEN],
+    recorded: Annotated[Given[RecordingOptions], STATED],
     preset: PresetOption,
     as_json: JsonOption = False,
 ) -> None:

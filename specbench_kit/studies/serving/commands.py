@@ -9,7 +9,6 @@ commands.register("simulate")(
         "Simulate many devices that draft for one server: which devices meet their SLO, and why the others miss "
         "it.",
         example="skit simulate --acceptance qwen2.5-coder --method fixed-k --devices 50,100",
-        first="acceptance devices method deployment fleet slo arrivals scheduler preset out",
     )
 )
 commands.register("capacity")(
@@ -18,6 +17,5 @@ commands.register("capacity")(
         "Many devices",
         "Find the largest number of devices that one server can promise a token speed to.",
         example="skit capacity --acceptance qwen2.5-coder --method fixed-k",
-        first="acceptance slo method deployment fleet objective arrivals scheduler preset out",
     )
 )

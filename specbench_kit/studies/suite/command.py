@@ -1,5 +1,6 @@
 """`skit suite`: run a frozen suite, check a file of its results, and make its board."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from specbench_kit.cli.common import JsonOption, command_line, print_json, say, say_report
 from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.errors import require
-from specbench_kit.core.option import OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.option import OUTPUT, RUN, SERVER, Option, OptionValues, WithoutEffect
+from specbench_kit.core.without_effect import beside
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,6 +17,25 @@ if TYPE_CHECKING:
     from specbench_kit.studies.suite.definition import Suite
 
 Action = Literal["run", "check", "board"]
+
+
+def _with(*actions: Action) -> Callable[[OptionValues], str]:
+    """Return the case in which the action is one of these."""
+    return lambda given: f"with {given['action']}" if given.get("action") in actions else ""
+
+
+_not_run = _with("check", "board")
+NO_POLICIES = WithoutEffect(_not_run, "only run takes policies; leave it out")
+NO_SERVERS = WithoutEffect(_not_run, "only run measures servers; leave it out")
+MODELLED = WithoutEffect(
+    lambda given: "" if given.get("servers") else "without --server",
+    "policies are modelled; leave it out",
+)
+ONE_AFTER_ANOTHER = WithoutEffect(
+    beside("servers", "--server"), "servers are measured one after the other; leave it out"
+)
+CHECKED = WithoutEffect(_with("check"), "a check writes nothing; leave it out")
+ON_A_BOARD = WithoutEffect(_with("board"), "a board runs nothing; leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +57,7 @@ class SuiteOptions:
             RUN,
             flag="method",
         ),
+        NO_POLICIES,
     ] = ()
     servers: Annotated[
         tuple[str, ...],
@@ -45,6 +67,7 @@ class SuiteOptions:
             SERVER,
             flag="server",
         ),
+        NO_SERVERS,
     ] = ()
     hardware: Annotated[
         str,
@@ -52,23 +75,38 @@ class SuiteOptions:
             "What the servers run on, such as '1 x H100'; by default this machine, if they are here.",
             SERVER,
         ),
+        NO_SERVERS,
+        MODELLED,
     ] = ""
     quick: Annotated[
-        bool, Option("Take a fifth of the requests; the results compare with nothing.", RUN)
+        bool,
+        Option("Take a fifth of the requests; the results compare with nothing.", RUN),
+        NO_POLICIES,
     ] = False
     submit: Annotated[
-        Path | None, Option("Folder into which one file with the results is written.", OUTPUT)
+        Path | None,
+        Option("Folder into which one file with the results is written.", OUTPUT),
+        NO_POLICIES,
     ] = None
     resume: Annotated[
-        bool, Option("Run no policy again whose file is in the folder of --submit.", OUTPUT)
+        bool,
+        Option("Run no policy again whose file is in the folder of --submit.", OUTPUT),
+        NO_POLICIES,
+        ONE_AFTER_ANOTHER,
     ] = False
-    jobs: Annotated[int, Option("Number of processes; -1 for one on every core.", RUN)] = 1
+    jobs: Annotated[
+        int,
+        Option("Number of processes; -1 for one on every core.", RUN),
+        ONE_AFTER_ANOTHER,
+        ON_A_BOARD,
+    ] = 1
     out: Annotated[
         Path | None,
         Option(
             "Folder for the report's folder (default: results), or of the board's site (default: board).",
             OUTPUT,
         ),
+        CHECKED,
     ] = None
 
 

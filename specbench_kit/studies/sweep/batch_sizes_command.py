@@ -15,7 +15,8 @@ from specbench_kit.cli.common import (
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions, DeploymentOptions
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import RUN, Option, select_fields
+from specbench_kit.core.option import FIRST, RUN, Option, WithoutEffect, select_fields
+from specbench_kit.core.without_effect import RECORDED, beside
 from specbench_kit.studies.bench.settings import BenchSettings
 
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -40,6 +41,9 @@ def _parse_contexts(text: str) -> tuple[int, ...]:
     return _whole_numbers("--contexts", text)
 
 
+REPLAYED = WithoutEffect(beside("replay"), RECORDED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSizesOptions:
     """The methods and the batch sizes at which they decode."""
@@ -51,9 +55,10 @@ class BatchSizesOptions:
             RUN,
             flag="method",
         ),
+        FIRST,
     ]
     sizes: Annotated[
-        tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes)
+        tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes), FIRST
     ] = SIZES
     contexts: Annotated[
         tuple[int, ...],
@@ -64,7 +69,7 @@ class BatchSizesOptions:
             parse=_parse_contexts,
         ),
     ] = ()
-    replay: common.Replay = None
+    replay: Annotated[common.Replay, FIRST] = None
     limit: Annotated[
         int | None,
         Option(
@@ -72,13 +77,14 @@ class BatchSizesOptions:
             "often as four times the batch size takes.",
             RUN,
         ),
+        FIRST,
     ] = 64
-    target: common.Target = "auto"
-    draft: common.Draft = "auto"
-    device: common.TorchDevice = "auto"
-    dtype: common.Dtype = "auto"
-    executor: common.ExecutorName = "auto"
-    max_new_tokens: common.MaxNewTokens = 128
+    target: Annotated[common.Target, FIRST, REPLAYED] = "auto"
+    draft: Annotated[common.Draft, FIRST, REPLAYED] = "auto"
+    device: Annotated[common.TorchDevice, REPLAYED] = "auto"
+    dtype: Annotated[common.Dtype, REPLAYED] = "auto"
+    executor: Annotated[common.ExecutorName, REPLAYED] = "auto"
+    max_new_tokens: Annotated[common.MaxNewTokens, FIRST, REPLAYED] = 128
     tuned: Annotated[
         Path | None,
         Option(
@@ -87,12 +93,12 @@ class BatchSizesOptions:
         ),
     ] = None
     seed: common.Seed = 0
-    out: common.Out = Path("results")
+    out: Annotated[common.Out, FIRST] = Path("results")
 
 
 def batch_sizes(
     options: BatchSizesOptions,
-    dataset: DatasetOptions,
+    dataset: Annotated[DatasetOptions, REPLAYED],
     placement: DeploymentOptions,
     as_json: JsonOption = False,
 ) -> None:

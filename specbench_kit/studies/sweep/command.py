@@ -1,6 +1,7 @@
 """`skit sweep`: replay a trace over a grid of deployments and options."""
 
 from pathlib import Path
+from typing import Annotated
 
 from specbench_kit.cli.common import (
     JsonOption,
@@ -12,7 +13,7 @@ from specbench_kit.cli.common import (
 )
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
-from specbench_kit.studies.sweep.options import SweepOptions
+from specbench_kit.studies.sweep.options import REPLAYED, SYNTHETIC_PAIR, SweepOptions
 from specbench_kit.traces.library import DEFAULT_TRACE, SAY_DEFAULT
 
 RECORDED_FIRST = (
@@ -32,7 +33,9 @@ RECORDED_FIRST = (
 
 
 def sweep(
-    options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json: JsonOption = False
+    options: Given[SweepOptions],
+    dataset: Annotated[Given[DatasetOptions], REPLAYED, SYNTHETIC_PAIR],
+    as_json: JsonOption = False,
 ) -> None:
     """Run every point of the grid and print where each method pays off."""
     from rich.console import Console

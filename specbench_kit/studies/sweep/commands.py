@@ -8,7 +8,6 @@ commands.register("sweep")(
         "Benchmark",
         "Compare methods over a range of deployments or options, and find where they stop paying off.",
         example="skit sweep --method fixed-k --method threshold:max_draft=8 --deployment wan --limit 20",
-        first="method deployment set replay target draft dataset limit max-draft out",
     )
 )
 commands.register("batch-sizes")(
@@ -17,6 +16,5 @@ commands.register("batch-sizes")(
         "Benchmark",
         "Show up to which batch size each method pays off: throughput against time per token.",
         example="skit batch-sizes --method fixed-k",
-        first="method sizes replay deployment target draft dataset limit max-new-tokens out",
     )
 )

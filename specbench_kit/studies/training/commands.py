@@ -10,7 +10,6 @@ commands.register("train-predictor")(
         "Prompts come from the dataset's train split or, if it has none, from the 30% of its prompts that a hash "
         "reserves for training; benchmarks with the predictor leave these prompts out.",
         example="skit train-predictor --limit 200",
-        first="target draft dataset limit trace deployment families name save-to out",
     )
 )
 commands.register("train-head")(
@@ -21,7 +20,6 @@ commands.register("train-head")(
         "Prompts come from each dataset's train split or, if it has none, from the 30% of its prompts that a hash "
         "reserves for training. The answers are kept for later trainings.",
         example="skit train-head --target models/large --minutes 30",
-        first="target dataset limit trace minutes vocabulary layers save-to resume json",
     )
 )
 commands.register("train-draft")(
@@ -32,6 +30,5 @@ commands.register("train-draft")(
         "It drafts the most frequent tokens only and reads the target's embedding. Prompts come from each "
         "dataset's train split or, if it has none, from the 30% of its prompts that a hash reserves for training.",
         example="skit train-draft --target models/large --minutes 30",
-        first="target dataset limit trace minutes vocabulary layers save-to resume json",
     )
 )

@@ -1,7 +1,9 @@
 """`skit train-draft`: train a small draft model for a target."""
 
+from typing import Annotated
+
 from specbench_kit.cli.common import JsonOption
-from specbench_kit.core.option import Given
+from specbench_kit.core.option import FIRST, Given
 from specbench_kit.studies.training.distillation.options import (
     DraftRecipe,
     DraftTrainingSettings,
@@ -19,7 +21,7 @@ def train_draft(
     options: Given[DraftTrainingSettings],
     recipe: DraftRecipe,
     prompts: TrainingPromptOptions,
-    as_json: JsonOption = False,
+    as_json: Annotated[JsonOption, FIRST] = False,
 ) -> None:
     """Train the draft model, save it and print what it reaches on held-out prompts."""
     from rich.console import Console

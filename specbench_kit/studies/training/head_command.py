@@ -1,7 +1,9 @@
 """`skit train-head`: train an EAGLE head for a target."""
 
+from typing import Annotated
+
 from specbench_kit.cli.common import JsonOption
-from specbench_kit.core.option import Given
+from specbench_kit.core.option import FIRST, Given
 from specbench_kit.studies.training.distillation.options import (
     HeadRecipe,
     HeadTrainingSettings,
@@ -19,7 +21,7 @@ def train_head(
     options: Given[HeadTrainingSettings],
     recipe: HeadRecipe,
     prompts: TrainingPromptOptions,
-    as_json: JsonOption = False,
+    as_json: Annotated[JsonOption, FIRST] = False,
 ) -> None:
     """Train the head, save it and print what it reaches on held-out prompts."""
     from rich.console import Console

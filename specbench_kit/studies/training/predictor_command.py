@@ -2,6 +2,8 @@
 off.
 """
 
+from typing import Annotated
+
 from specbench_kit.cli.common import (
     JsonOption,
     command_line,
@@ -13,12 +15,12 @@ from specbench_kit.cli.common import (
 )
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
-from specbench_kit.studies.training.options import TrainingDeployments, TrainingOptions
+from specbench_kit.studies.training.options import TRACED, TrainingDeployments, TrainingOptions
 
 
 def train_predictor(
     options: Given[TrainingOptions],
-    dataset: DatasetOptions,
+    dataset: Annotated[DatasetOptions, TRACED],
     deployments: TrainingDeployments,
     as_json: JsonOption = False,
 ) -> None:
