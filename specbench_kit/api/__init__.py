@@ -32,8 +32,9 @@ from specbench_kit.studies.bench.fresh_processes import decode_in_processes
 from specbench_kit.studies.bench.kind import BENCH
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.replay import bench_replay
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings, require_distinct
+from specbench_kit.studies.bench.settings import BenchSettings, require_distinct
 from specbench_kit.studies.kinds import folder_of, kind_in, studies_in
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.sweep.run import run_sweep
@@ -183,11 +184,9 @@ def simulate(
     output_names = options.keys() & {"events", "timeline"}
     output = from_keywords(OutputOptions, {name: options.pop(name) for name in output_names})
     window = parse_window(output.timeline) if output.timeline else None
-    recording = BenchSettings(
-        methods=("autoregressive",),
-        batch_size=RECORDED_TOGETHER,
+    recording = RecordingSettings(
         seed=options.get("seed", 0),
-        **select_fields(BenchSettings, asdict(recorded)),
+        **select_fields(RecordingSettings, asdict(recorded)),
     )
     settings = from_keywords(ServingSettings, {**options, "system": system}, recording=recording)
     settings.points()  # an error in the grid is raised before anything is loaded

@@ -154,6 +154,16 @@ def require_minutes(minutes: float | None) -> None:
     require(valid, f"--minutes takes a number above 0, such as 5 or 0.5, not {minutes}")
 
 
+def require_requests(
+    limit: int | None, minutes: float | None, max_new_tokens: int, batch_size: int
+) -> None:
+    """Raise SkitError unless there is something to decode."""
+    require(limit is None or limit >= 1, f"--limit must be at least 1, not {limit}")
+    require_minutes(minutes)
+    require(max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {max_new_tokens}")
+    require(batch_size >= 1, f"--batch-size must be at least 1, not {batch_size}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
     """The dataset of the prompts, and where to find it."""

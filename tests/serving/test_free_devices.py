@@ -31,7 +31,7 @@ from specbench_kit.serving.network import LinkTrace, Network
 from specbench_kit.serving.round_sources import RecordedRounds, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import Simulation, simulate
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.traces.replay import replay
@@ -273,7 +273,7 @@ def test_a_system_that_drafts_on_its_server_is_refused_before_anything_is_record
     tmp_path: Path,
 ) -> None:
     settings = ServingSettings(
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
         method=(METHODS[0],),
         system=("adaspec",),
         prompt_tokens="60",

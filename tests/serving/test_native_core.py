@@ -34,7 +34,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.schedulers.fcfs import Fcfs
 from specbench_kit.serving.simulation import Simulation, simulate
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
 
@@ -217,7 +217,7 @@ def test_a_server_that_drafts_from_a_trace(
         max_batch=16,
         duration_s=15.0,
         warmup_s=0.0,
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
     )
     (point,) = settings.points()
     scene = ScenarioBuilder(settings).scenario(point)

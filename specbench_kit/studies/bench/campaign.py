@@ -14,12 +14,12 @@ from specbench_kit.decoding.processes.stages import KEPT
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.metrics.result import MANY
 from specbench_kit.studies.bench.conclusion import Conclusion
-from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import Progress, ends_alone
 from specbench_kit.studies.bench.opening import count_turns, open_runs
 from specbench_kit.studies.bench.run import Benchmark, ProcessTurn
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.conversations import Conversation
 
 NOTHING_KEPT = "interrupted before the first answer: nothing is kept"
 SHOWN_AS_SECONDS_S = 120

@@ -24,9 +24,9 @@ from specbench_kit.runs.line_file import lock, unlock
 from specbench_kit.runs.provenance import Provenance
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.choice import chosen, describe_choice, describe_tuning
-from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench, count_seen
+from specbench_kit.studies.conversations import Conversation
 
 if TYPE_CHECKING:
     from specbench_kit.models.pair import LoadedModel

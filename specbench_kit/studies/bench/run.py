@@ -23,12 +23,12 @@ from specbench_kit.studies.bench.beside_lanes import (
     ServerOnly,
 )
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
-from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
 from specbench_kit.studies.bench.lanes import MethodLane, Progress, Sink, ends_alone, run_in_turns
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.conversations import Conversation, ConversationScript
 
 WARM_UP_TOKENS = 16
 

@@ -25,7 +25,7 @@ from specbench_kit.core.common_options import (
     Strict,
     Target,
     TorchDevice,
-    require_minutes,
+    require_requests,
 )
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, FIRST, OUTPUT, RUN, SERVER, Option, WithoutEffect
@@ -44,10 +44,6 @@ from specbench_kit.live.connection_options import (
     parse_link,
 )
 from specbench_kit.runs.deployment import Link
-
-RECORDED_TOGETHER = 8
-"""Batch size with which the target answers when another command records a trace first."""
-
 
 REPLAYED = WithoutEffect(beside("replay"), RECORDED)
 RECORDED_IN_ONE = WithoutEffect(REPLAYED.case, "a trace was recorded in one; leave out one of them")
@@ -351,14 +347,11 @@ class BenchSettings(ConnectionOptions):
             len(set(self.methods)) == len(self.methods),
             "a method is given twice: name each --method once",
         )
-        require(
-            self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}"
-        )
+        require_requests(self.limit, self.minutes, self.max_new_tokens, self.batch_size)
         require(
             self.fewest_requests >= 0,
             f"--fewest-requests must not be negative, but is {self.fewest_requests}",
         )
-        require_minutes(self.minutes)
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
         require(self.processes >= 1, f"--processes must be at least 1, not {self.processes}")
         self.require_together()
@@ -366,11 +359,6 @@ class BenchSettings(ConnectionOptions):
             self.resume or not self.force,
             "--force goes with --resume: it mixes two conditions in one run",
         )
-        require(
-            self.max_new_tokens >= 1,
-            f"--max-new-tokens must be at least 1, not {self.max_new_tokens}",
-        )
-        require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
         require_temperature(self.temperature)
         require(0 < self.top_p <= 1, f"--top-p must lie above 0 and up to 1, not {self.top_p}")
         require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")

@@ -26,6 +26,7 @@ from specbench_kit.live.assembly import remote_loop, streamed_loop
 from specbench_kit.live.pair import load_draft_models
 from specbench_kit.live.states import NUMBER_BYTES
 from specbench_kit.methods.base import Method
+from specbench_kit.methods.selection import longest_draft
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import ModelSource, locate
@@ -43,12 +44,12 @@ from specbench_kit.profilers.subject import random_model
 from specbench_kit.runs import provenance
 from specbench_kit.runs.document import HiddenStates, RunFields
 from specbench_kit.runs.machine.probe import Probe, probe_here
-from specbench_kit.studies.bench.choice import chosen, longest_draft, usable
-from specbench_kit.studies.bench.conversations import max_conversation_tokens
+from specbench_kit.studies.bench.choice import chosen, usable
 from specbench_kit.studies.bench.grammars import PromptGrammars, require_library
 from specbench_kit.studies.bench.judges import AllowedAlong, LocalOutputJudge, ServedOutputJudge
 from specbench_kit.studies.bench.measured_environment import MeasuredEnvironment
 from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.conversations import max_conversation_tokens
 
 if TYPE_CHECKING:
     from specbench_kit.live.servers import ServerConnection

@@ -19,7 +19,7 @@ from specbench_kit.cli.common import (
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import DECODING, FIRST, OUTPUT, Option, select_fields
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 
 SHOWN_RANKS = 8
 SYNTHETIC_RANKS = 16
@@ -58,8 +58,8 @@ def measure_ranks(
     """Measure the rates, save them for the pair and print them."""
     from rich.console import Console
 
-    shared = select_fields(BenchSettings, asdict(options))
-    settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **shared)
+    shared = select_fields(RecordingSettings, asdict(options))
+    settings = RecordingSettings(argv=command_line(), **shared)
     console = Console(stderr=as_json)
     prompts = load_dataset(dataset, options.limit, options.seed, console)
     say_target(console, options.target)

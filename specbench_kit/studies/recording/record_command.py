@@ -17,7 +17,7 @@ from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DECODING, FIRST, MODELS, OUTPUT, RUN, Option, select_fields
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +114,8 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     from rich.console import Console
 
     require_file(options.out, "trace.parquet")
-    # `out` is a file here, but a folder of run directories in a benchmark, which `resume` looks
-    # into.
-    shared = {
-        name: value for name, value in asdict(options).items() if name not in ("out", "resume")
-    }
-    settings = BenchSettings(
-        methods=("autoregressive",), argv=command_line(), **select_fields(BenchSettings, shared)
+    settings = RecordingSettings(
+        argv=command_line(), **select_fields(RecordingSettings, asdict(options))
     )
     console = Console()
     prompts = load_dataset(

@@ -173,15 +173,13 @@ def _run(
 
 
 def _settings(given: Mapping[str, Any], recorded: RecordingOptions) -> "ServingSettings":
-    from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
+    from specbench_kit.studies.recording.settings import RecordingSettings
     from specbench_kit.studies.serving.settings import ServingSettings
 
-    recording = BenchSettings(
-        methods=("autoregressive",),
-        batch_size=RECORDED_TOGETHER,
+    recording = RecordingSettings(
         seed=given.get("seed", 0),
         argv=command_line(),
-        **select_fields(BenchSettings, asdict(recorded)),
+        **select_fields(RecordingSettings, asdict(recorded)),
     )
     return ServingSettings(
         **select_fields(ServingSettings, given), recording=recording, argv=command_line()

@@ -19,7 +19,7 @@ from specbench_kit.core.option import OUTPUT, Option, select_fields
 from specbench_kit.studies.tuning.options import TuningOptions
 
 if TYPE_CHECKING:
-    from specbench_kit.studies.bench.tuned_options import TunedOptions
+    from specbench_kit.studies.tuned_options import TunedOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
-from specbench_kit.studies.bench.conversations import (
+from specbench_kit.studies.conversations import (
     Conversation,
     ConversationScript,
     max_conversation_tokens,
