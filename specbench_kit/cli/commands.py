@@ -186,6 +186,15 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
             example="skit ab plain=vllm://host:8000 spec=vllm://host:8001 --limit 50",
             first="servers dataset limit max-new-tokens temperature concurrency rate fail-if out resume",
         ),
+        "why": CommandEntry(
+            "why:why",
+            "Say why speculation is slow or fast at a running server, from its counters and a few timed requests.",
+            "The page begins with a verdict: it pays, it does not, or it cannot be told. Findings follow, each with "
+            "its number, where that comes from, and what to try. Two servers, one of them without speculation, tell "
+            "more than one; folders of skit ab and skit bench are read without any server.",
+            example="skit why plain=llama-cpp://127.0.0.1:8080 spec=llama-cpp://127.0.0.1:8081",
+            first="sources dataset limit max-new-tokens concurrency out json",
+        ),
         "serve": CommandEntry(
             "serve:serve",
             "Serve a target that verifies drafts over the network, for `skit bench --server` and `skit load`.",

@@ -80,6 +80,11 @@ def _files(given: OptionValues) -> str:
     return "with result files" if are_files else ""
 
 
+def _folders(given: OptionValues) -> str:
+    sources: Any = given.get("sources", ())
+    return "" if any("://" in source for source in sources) else "with folders of results"
+
+
 def _action(action: str) -> Callable[[OptionValues], str]:
     """Return the case of one action of a suite."""
     return lambda given: f"with {action}" if given.get("action") == action else ""
@@ -167,6 +172,21 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
         WithoutEffect(SAMPLING, _greedily, GREEDY),
         WithoutEffect(
             ("force",), unless("resume"), "it continues a run under other conditions; give both"
+        ),
+    ),
+    "why": (
+        WithoutEffect(
+            (
+                *PROMPTS,
+                "max_new_tokens",
+                "ignore_eos",
+                "seed",
+                "concurrency",
+                "timeout_s",
+                "server_ca",
+            ),
+            _folders,
+            "they are only read; leave it out",
         ),
     ),
     "batch-sizes": (
