@@ -117,6 +117,7 @@ DISTILLATION = (
     WithoutEffect(
         (
             "datasets",
+            "all_prompts",
             "data_dir",
             "sample",
             "limit",
