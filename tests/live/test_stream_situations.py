@@ -441,6 +441,8 @@ def test_accepted_tokens_by_their_place_in_the_draft(server: str) -> None:
         for engine in (0, 1)
         for place, count in enumerate((9, 5, 2))
     ]
+    # A library of counters adds when each was made.
+    lines += [f'{name.removesuffix("_total")}_created{{engine="0",position="0"}} 1.7e9']
     assert read_positions("\n".join(lines)) == {0: 18.0, 1: 10.0, 2: 4.0}
     assert read_positions(f"{form.format('drafts')} 4") == {}
 

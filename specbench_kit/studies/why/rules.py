@@ -117,8 +117,8 @@ def broken_drafter(acceptance_rate: float, drafted: float) -> Remark | None:
     return Remark(
         "fault",
         "acceptance_rate",
-        f"**The drafter is broken**: {share(acceptance_rate)} of {drafted:,.0f} drafted tokens were accepted, where "
-        "even a poor drafter gets 20% and more. It fails in silence: outputs stay right, and every draft is lost time.",
+        f"**The drafter is broken**: {share(acceptance_rate)} of {drafted:,.0f} drafted tokens were accepted. It "
+        "fails in silence: outputs stay right, and every draft is lost time.",
         "Ask the drafter by itself for a sentence. Check that its weights are whole and belong to this target (same "
         "family, same tokenizer, head of the same version), and try it in 16 bits in place of a quantised file.",
     )
@@ -251,8 +251,7 @@ def slow_drafter(draft_token_s: float, plain_s: float) -> Remark | None:
         "draft_token_s",
         f"**The drafter is too slow**: drafting a token takes {seconds(draft_token_s)}, {slower} the "
         f"{seconds(plain_s)} of a whole token of the target.",
-        "Give the drafter the same device, threads and precision as the target, or take a smaller one: a tenth of the "
-        "target's time per token is usual.",
+        "Give the drafter the same device, threads and precision as the target, or take a smaller one.",
     )
 
 
@@ -293,8 +292,9 @@ def large_rest(other_s: float, round_s: float) -> Remark | None:
         "cost",
         "other_s",
         f"**{share(other_s / round_s)} of a round is neither drafting nor verification**: {seconds(other_s)} of "
-        f"{seconds(round_s)}, in the host, in launches, or in a drafter that reads along.",
-        "CUDA graphs for draft and verification, asynchronous scheduling, fewer and longer rounds.",
+        f"{seconds(round_s)}, in the host, in launches, on the way, or in a drafter that reads along.",
+        "On a GPU: CUDA graphs for draft and verification, and asynchronous scheduling. Elsewhere: fewer rounds, or a "
+        "drafter that keeps no cache of its own, such as n-grams.",
     )
 
 

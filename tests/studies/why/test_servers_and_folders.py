@@ -59,7 +59,7 @@ def test_a_server_in_the_form_of_vllm_is_read_by_answers_or_by_counters(
     )
     source = summary["numbers"]["rounds"]["source"]
     assert ("counters" in source) != reports_drafts
-    # This server drafts as many tokens whatever is left of an answer, as vLLM does.
+    # This server drafts as many tokens whatever is left of an answer.
     assert summary["outcome"] == "cannot tell"
     assert "also of 2 tokens" in summary["reason"]
     assert value(summary, "first_acceptance") == pytest.approx(
