@@ -65,8 +65,7 @@ class Interview:
             # Both servers meet a machine that becomes slower alike.
             for client in self.clients if number % 2 else self.clients[::-1]:
                 await self._whole(client, prompt)
-                if client is self.clients[-1]:
-                    await self._shorter(client, prompt)
+                await self._shorter(client, prompt)
                 if client is self.clients[0]:
                     await self._wider(client, prompt)
         for concurrency in self.settings.concurrency:
@@ -108,7 +107,8 @@ class Interview:
 
     async def _shorter(self, client: StreamClient, prompt: Prompt) -> None:
         """Ask for answers of so few tokens that a round drafts none, one, two and so on of them."""
-        for length in range(self._longest_draft() + 1):
+        longest = self._longest_draft() if client is self.clients[-1] else 0
+        for length in range(longest + 1):
             before = await client.counters_page()
             added = client.dialect.undrafted if length == 0 else {}
             tokens = UNDRAFTED_TOKENS + length

@@ -105,7 +105,10 @@ def figures_of(evidence: Evidence) -> Figures:
     shares = [count / evidence.drafts for count in evidence.accepted_at] if evidence.drafts else []
     _add_positions(evidence, known, shares)
     loads = list(_loads(evidence))
-    _add_loads(known, loads)
+    _add_loads(evidence, known, loads)
+    interval = _interval_of(_speedup(evidence))
+    if interval is not None:
+        known["speedup_at_most"] = Measured(interval[1], OVER_PROMPTS)
     known = {
         name: Measured(float(number.value), number.source)
         for name, number in known.items()
@@ -117,7 +120,7 @@ def figures_of(evidence: Evidence) -> Figures:
         {name: reasons[name] for name in Numbers.__struct_fields__ if name not in known},
         shares,
         loads,
-        _interval(evidence),
+        interval,
     )
 
 
@@ -183,6 +186,11 @@ def _add_times(evidence: Evidence, known: dict[str, Known], missing: dict[str, s
         missing["plain_s"] = (
             "no second server was given, and no answer of this one, also of 2 tokens, is known to be without a draft"
         )
+    if len(evidence.servers) > 1:
+        ratio = _ratio(undrafted, [*evidence.chosen(evidence.servers[0], "length"), *plain])
+        low, high = _interval_of(ratio) or (1.0, 1.0)
+        if ratio is not None and not low <= 1 <= high:
+            known["undrafted_ratio"] = Measured(ratio.value, OVER_PROMPTS)
     if known.get("plain_s") is None:
         return
     plain_s = _value(known["plain_s"])
@@ -345,7 +353,7 @@ def _loads(evidence: Evidence) -> Iterable[LoadFigures]:
             )
 
 
-def _add_loads(known: dict[str, Known], loads: Sequence[LoadFigures]) -> None:
+def _add_loads(evidence: Evidence, known: dict[str, Known], loads: Sequence[LoadFigures]) -> None:
     together = [load for load in loads[1:] if load.plain_token_s is not None]
     if together:
         most = together[-1]
@@ -353,15 +361,24 @@ def _add_loads(known: dict[str, Known], loads: Sequence[LoadFigures]) -> None:
         known["speedup_together"] = Measured(
             (most.plain_token_s or 0.0) / most.token_s, "times per token of both servers"
         )
+        interval = _interval_of(_speedup(evidence, most.concurrency))
+        if interval is not None:
+            known["speedup_together_at_most"] = Measured(interval[1], OVER_PROMPTS)
 
 
-def _interval(evidence: Evidence) -> Sequence[float] | None:
-    """Return the interval of the speedup over prompts; None if it is not known or there are too few."""
-    answers = evidence.chosen(evidence.speculating)
+def _speedup(evidence: Evidence, concurrency: int = 0) -> Ratio | None:
+    """Return how many times as fast a token is with speculation, over the prompts of both sides."""
     plain = (
-        evidence.chosen(evidence.servers[0]) if len(evidence.servers) > 1 else _undrafted(evidence)
+        evidence.chosen(evidence.servers[0], concurrency=concurrency)
+        if len(evidence.servers) > 1
+        else _undrafted(evidence)
     )
-    ids = sorted({a.request_id for a in answers} & {a.request_id for a in plain})
+    return _ratio(plain, evidence.chosen(evidence.speculating, concurrency=concurrency))
+
+
+def _ratio(first: Sequence[ObservedAnswer], second: Sequence[ObservedAnswer]) -> Ratio | None:
+    """Return the time of a token in the first answers over that in the second ones, by prompts that both have."""
+    ids = sorted({a.request_id for a in first} & {a.request_id for a in second})
     if not ids:
         return None
 
@@ -370,10 +387,14 @@ def _interval(evidence: Evidence) -> Sequence[float] | None:
     ) -> list[float]:
         return [sum(what(a) for a in chosen if a.request_id == name) for name in ids]
 
-    ratio = Ratio.of(
-        [sums(plain, lambda a: a.decode_s), sums(answers, lambda a: a.tokens - 1)],
-        [sums(plain, lambda a: a.tokens - 1), sums(answers, lambda a: a.decode_s)],
+    return Ratio.of(
+        [sums(first, lambda a: a.decode_s), sums(second, lambda a: a.tokens - 1)],
+        [sums(first, lambda a: a.tokens - 1), sums(second, lambda a: a.decode_s)],
     )
+
+
+def _interval_of(ratio: Ratio | None) -> Sequence[float] | None:
+    """Return the interval over prompts; None if there are too few of them."""
     if ratio is None or ratio.units < FEWEST_UNITS:
         return None
     return ratio.interval() or [ratio.value, ratio.value]  # modelled times may agree exactly
@@ -403,6 +424,7 @@ def _value(known: Known) -> float:
     return known.value
 
 
+OVER_PROMPTS = "sums over prompts, and how these differ"
 NO_PLAIN_SERVER = (
     "only one server was given: name one without speculation as well, as in plain=... spec=..."
 )
@@ -425,6 +447,8 @@ REASONS: Mapping[str, str] = {
     "break_even": "the time of a round, or that of a plain token, is not known",
     "undrafted_s": "every round had a draft",
     "plain_server_s": NO_PLAIN_SERVER,
+    "undrafted_ratio": "it takes two servers, six prompts, and a difference above what prompts vary by",
+    "speedup_at_most": "it takes the time of a plain token, and six prompts",
     "drafted_token_s": "draft lengths did not vary",
     "verified_token_s": "no forward over a few tokens was timed",
     "draft_token_s": "drafting and its verification cannot be told apart",
@@ -438,7 +462,7 @@ REASONS: Mapping[str, str] = {
     "unsent_share": "no answer was ended by the model itself, or drafts are not counted",
     "repeated_share": "the answers have no text, or are too short",
     **dict.fromkeys(
-        ("concurrency", "speedup_together"),
+        ("concurrency", "speedup_together", "speedup_together_at_most"),
         "both servers have to be asked with several requests together: give two and --concurrency",
     ),
 }

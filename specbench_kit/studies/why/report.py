@@ -167,7 +167,17 @@ UNITS = {
         ),
         share,
     ),
-    **dict.fromkeys(("speedup", "speedup_together", "best_length_gain"), times),
+    **dict.fromkeys(
+        (
+            "speedup",
+            "speedup_at_most",
+            "speedup_together",
+            "speedup_together_at_most",
+            "undrafted_ratio",
+            "best_length_gain",
+        ),
+        times,
+    ),
 }
 """How a number is written, by its name; names that end in _s are times, and all others plain numbers."""
 

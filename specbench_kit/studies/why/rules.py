@@ -106,7 +106,6 @@ WIDE = 0.25
 """What one more verified token adds, in plain tokens, from which a forward is bound by computing."""
 SHORTER = 1.05
 """How many times as fast another draft length has to be to be named."""
-HURTS = 0.97
 
 
 @rule
@@ -226,15 +225,17 @@ def never_drafts(drafted: float, rounds: float) -> Remark | None:
 
 
 @rule
-def costs_when_off(undrafted_s: float, plain_server_s: float) -> Remark | None:
+def costs_when_off(
+    undrafted_s: float, plain_server_s: float, undrafted_ratio: float
+) -> Remark | None:
     """Look for rounds without a draft that take longer than a server without speculation."""
-    if undrafted_s < (1 + OFF_COSTS) * plain_server_s:
+    if undrafted_ratio < 1 + OFF_COSTS:
         return None
     return Remark(
         "cost",
-        "undrafted_s",
+        "undrafted_ratio",
         f"**Speculation costs where it drafts nothing**: a round without a draft takes {seconds(undrafted_s)}, a token "
-        f"of the server without speculation {seconds(plain_server_s)}: {times(undrafted_s / plain_server_s)}. The "
+        f"of the server without speculation {seconds(plain_server_s)}: {times(undrafted_ratio)}. The "
         "drafter reads along, or the engine takes a slower path.",
         "Send requests that draft nothing, such as those of a full batch, to a server without speculation.",
     )
@@ -299,9 +300,11 @@ def large_rest(other_s: float, round_s: float) -> Remark | None:
 
 
 @rule
-def below_break_even(tokens_per_round: float, break_even: float) -> Remark | None:
+def below_break_even(
+    tokens_per_round: float, break_even: float, speedup_at_most: float
+) -> Remark | None:
     """Look for fewer tokens per round than pay for it."""
-    if tokens_per_round >= HURTS * break_even:
+    if tokens_per_round >= break_even or speedup_at_most >= 1:
         return None
     return Remark(
         "cost",
@@ -334,9 +337,11 @@ def other_length(
 
 
 @rule
-def hurts_together(concurrency: float, speedup: float, speedup_together: float) -> Remark | None:
+def hurts_together(
+    concurrency: float, speedup: float, speedup_together: float, speedup_together_at_most: float
+) -> Remark | None:
     """Look for speculation that hurts only when several requests are in flight."""
-    if speedup_together > HURTS or speedup <= speedup_together:
+    if speedup_together_at_most >= 1 or speedup <= speedup_together:
         return None
     alone = "pays for one request and" if speedup > 1 else "is slower for one request, and"
     return Remark(

@@ -57,6 +57,9 @@ class Numbers(Struct, frozen=True, kw_only=True):
     speedup: Annotated[
         Known, Meta(description="time without speculation over time with it, per token")
     ] = None
+    speedup_at_most: Annotated[
+        Known, Meta(description="upper end of the 95% interval of the speedup over prompts")
+    ] = None
     break_even: Annotated[
         Known, Meta(description="tokens per round from which on speculation pays")
     ] = None
@@ -65,6 +68,12 @@ class Numbers(Struct, frozen=True, kw_only=True):
     ] = None
     plain_server_s: Annotated[
         Known, Meta(description="time of a token at the server without speculation")
+    ] = None
+    undrafted_ratio: Annotated[
+        Known,
+        Meta(
+            description="that time over a token of the server without speculation, where it differs"
+        ),
     ] = None
     drafted_token_s: Annotated[
         Known, Meta(description="what a drafted token adds to a round, its verification included")
@@ -102,6 +111,9 @@ class Numbers(Struct, frozen=True, kw_only=True):
     ] = None
     speedup_together: Annotated[
         Known, Meta(description="speedup with so many requests in flight together")
+    ] = None
+    speedup_together_at_most: Annotated[
+        Known, Meta(description="upper end of the 95% interval of that speedup over prompts")
     ] = None
 
 

@@ -95,6 +95,7 @@ def test_two_servers_tell_every_part_of_a_round() -> None:
         "round_s": round_s,
         "plain_s": PLAIN_S,
         "undrafted_s": FIXED_S,
+        "undrafted_ratio": FIXED_S / PLAIN_S,
         "speedup": PLAIN_S * length / round_s,
         "break_even": round_s / PLAIN_S,
         "drafted_token_s": TOKEN_S,
@@ -187,6 +188,26 @@ def test_the_verdict_follows_the_interval(plain_s: float, outcome: str) -> None:
     summary = diagnose(evidence("plain", "spec", answers=answers))
     assert summary.interval is not None
     assert summary.outcome == outcome
+
+
+def test_a_round_without_a_draft_is_dear_only_by_more_than_prompts_vary_by() -> None:
+    def noisy(spread: float) -> Evidence:
+        answers = evidence("plain", "spec").answers
+        sides = [1 + spread * (int(a.request_id[1:]) % 2) for a in answers]
+        return evidence(
+            "plain",
+            "spec",
+            answers=[
+                structs.replace(a, decode_s=a.decode_s * side) if a.server == "plain" else a
+                for a, side in zip(answers, sides, strict=True)
+            ],
+        )
+
+    steady, unsteady = (diagnose(noisy(spread)) for spread in (0.01, 0.8))
+    rules = [{finding.rule for finding in summary.findings} for summary in (steady, unsteady)]
+    assert "costs-when-off" in rules[0]
+    assert "costs-when-off" not in rules[1]
+    assert unsteady.numbers.undrafted_ratio is None
 
 
 def test_few_prompts_have_no_verdict_and_drafting_nothing_pays_nothing() -> None:

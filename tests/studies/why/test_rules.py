@@ -35,8 +35,8 @@ CASES: dict[str, tuple[Values, list[Values]]] = {
     "tokens-behind-end": ({"unsent_share": 0.05}, [{"unsent_share": 0.04}]),
     "never-drafts": ({"drafted": 0, "rounds": 50}, [{"drafted": 1}, {"rounds": 49}]),
     "costs-when-off": (
-        {"undrafted_s": 0.0106, "plain_server_s": 0.01},
-        [{"undrafted_s": 0.0104}, {"undrafted_s": 0.009}],
+        {"undrafted_s": 0.0106, "plain_server_s": 0.01, "undrafted_ratio": 1.06},
+        [{"undrafted_ratio": 1.04}, {"undrafted_ratio": 0.9}],
     ),
     "slow-drafter": ({"draft_token_s": 0.005, "plain_s": 0.01}, [{"draft_token_s": 0.0049}]),
     "drafting-dominates": ({"drafting_s": 0.003, "round_s": 0.01}, [{"drafting_s": 0.0029}]),
@@ -46,16 +46,21 @@ CASES: dict[str, tuple[Values, list[Values]]] = {
     ),
     "large-rest": ({"other_s": 0.003, "round_s": 0.01}, [{"other_s": 0.0029}]),
     "below-break-even": (
-        {"tokens_per_round": 1.9, "break_even": 2.0},
-        [{"tokens_per_round": 1.95}, {"tokens_per_round": 2.5}],
+        {"tokens_per_round": 1.9, "break_even": 2.0, "speedup_at_most": 0.99},
+        [{"speedup_at_most": 1.0}, {"tokens_per_round": 2.5}],
     ),
     "other-length": (
         {"best_length": 2, "best_length_gain": 1.06, "drafted_per_round": 5.0},
         [{"best_length_gain": 1.04}, {"drafted_per_round": 2.2}],
     ),
     "hurts-together": (
-        {"concurrency": 16, "speedup": 1.4, "speedup_together": 0.9},
-        [{"speedup_together": 1.0}, {"speedup": 0.85}],
+        {
+            "concurrency": 16,
+            "speedup": 1.4,
+            "speedup_together": 0.9,
+            "speedup_together_at_most": 0.99,
+        },
+        [{"speedup_together_at_most": 1.0}, {"speedup": 0.85}],
     ),
 }
 
