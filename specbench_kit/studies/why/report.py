@@ -311,7 +311,7 @@ def pictures(summary: WhySummary) -> Iterator[Picture]:
         begin = 0.0
         for label, value, colour in parts:
             axes.barh(ROUND, 1e3 * value, left=1e3 * begin, color=colour, height=0.55, label=label)
-            if value > 0.08 * max(round_s, length * plain_s):
+            if len(parts) > 1 and value > 0.08 * max(round_s, length * plain_s):
                 axes.text(
                     1e3 * (begin + value / 2),
                     ROUND,
@@ -355,7 +355,7 @@ def pictures(summary: WhySummary) -> Iterator[Picture]:
     shorter, gains = ("shorter", "gains") if round_s < length * plain_s else ("longer", "loses")
     yield Picture(
         "round",
-        f"A round takes {seconds(round_s)}, its tokens without speculation {seconds(length * plain_s)}",
+        f"A round takes {seconds(round_s)}, its plain tokens {seconds(length * plain_s)}",
         f"The upper bar is {shorter} than the lower one: by as much speculation {gains}.",
         1.5,
         paint,

@@ -317,10 +317,12 @@ def below_break_even(
 
 @rule
 def other_length(
-    best_length: float, best_length_gain: float, drafted_per_round: float
+    best_length: float, best_length_gain: float, drafted_per_round: float, speedup_at_most: float
 ) -> Remark | None:
     """Look for a draft length that would be faster."""
     if best_length_gain < SHORTER or round(drafted_per_round) == best_length:
+        return None
+    if best_length == 0 and speedup_at_most >= 1:
         return None
     what = (
         "no draft at all"
@@ -343,7 +345,7 @@ def hurts_together(
     """Look for speculation that hurts only when several requests are in flight."""
     if speedup_together_at_most >= 1 or speedup <= speedup_together:
         return None
-    alone = "pays for one request and" if speedup > 1 else "is slower for one request, and"
+    alone = "pays for one request and" if speedup > 1 else "gains nothing for one request, and"
     return Remark(
         "cost",
         "speedup_together",

@@ -50,8 +50,17 @@ CASES: dict[str, tuple[Values, list[Values]]] = {
         [{"speedup_at_most": 1.0}, {"tokens_per_round": 2.5}],
     ),
     "other-length": (
-        {"best_length": 2, "best_length_gain": 1.06, "drafted_per_round": 5.0},
-        [{"best_length_gain": 1.04}, {"drafted_per_round": 2.2}],
+        {
+            "best_length": 2,
+            "best_length_gain": 1.06,
+            "drafted_per_round": 5.0,
+            "speedup_at_most": 1.2,
+        },
+        [
+            {"best_length_gain": 1.04},
+            {"drafted_per_round": 2.2},
+            {"best_length": 0, "speedup_at_most": 1.0},
+        ],
     ),
     "hurts-together": (
         {
