@@ -159,6 +159,7 @@ STUDIES_OF: Graph = {
     "suite": {"ab"},
     "sweep": {"bench", "recording"},
     "training": {"recording"},
+    "why": {"ab"},
 }
 """The other studies that each study imports.
 

@@ -32,6 +32,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit new method my-rule                      create a package with a policy of your own and its test
   skit serve, skit bench --server              a target here, devices that draft over the network
   skit ab plain=vllm://A spec=vllm://B         compare two running servers, such as speculation on and off
+  skit why plain=vllm://A spec=vllm://B        say why speculation is slow or fast there, and what to try
   skit load, skit validate                     load a real server, and check the simulator against it
   skit reproduce wisp/table-2                  published numbers next to ours
   skit list                                    methods, datasets, deployments and other names

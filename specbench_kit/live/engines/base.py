@@ -73,7 +73,7 @@ class Generation(Struct, frozen=True):
 
     `history` holds the earlier turns of a dialogue: what was asked, and what the server answered; `system` the
     system's message before them. `label` differs between any two requests, so that a server need not answer one from
-    what it kept of another.
+    what it kept of another. `added` holds fields of the server's own, which its request has besides.
     """
 
     prompt: str
@@ -84,6 +84,7 @@ class Generation(Struct, frozen=True):
     ignore_eos: bool = False
     history: tuple[tuple[str, str], ...] = ()
     system: str = ""
+    added: RequestBody = {}
 
     @property
     def text(self) -> str:
@@ -151,6 +152,10 @@ class ServerDialect(ABC):
     """
     newer_names: ClassVar[Mapping[str, str]] = {}
     """The newer names of fields that some servers know under that name alone."""
+    undrafted: ClassVar[RequestBody] = {}
+    """Fields by which the versions of a server that know them decode one request without drafts."""
+    from_cache: ClassVar[RequestBody] = {}
+    """Fields by which the server computes only what is new of a prompt with a known beginning."""
     model_name: str = ""
     """The model that requests ask for."""
 
