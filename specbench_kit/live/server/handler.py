@@ -242,6 +242,9 @@ class FrameHandler:
         """Send the answers of a verified batch to the devices that are connected."""
         for verified in batch:
             session = verified.pending.session
+            if session.closed:
+                # Its device may have opened another session of that name, with the same numbers.
+                continue
             session.used_s = monotonic_s()
             if verified.verdict is None:
                 self._failed(verified)
