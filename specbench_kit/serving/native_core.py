@@ -35,7 +35,7 @@ from specbench_kit.serving.round_sources import (
     RoundSource,
     place_of,
 )
-from specbench_kit.serving.round_table import FIELDS, RoundTable
+from specbench_kit.serving.round_table import RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Scheduler
 from specbench_kit.serving.schedulers.edf import Edf
@@ -338,7 +338,7 @@ def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) ->
         longest_draft=execution.longest
         if isinstance(execution := server.execution, RoundDrafting)
         else 0,
-        row_fields=len(FIELDS),
+        row_fields=len(RoundRows.FIELDS),
         kv_tokens=server.limits.kv_tokens,
         kv_capacity=memory.tokens,
         longest_response=scenario.longest_response,

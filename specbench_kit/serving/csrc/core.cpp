@@ -37,7 +37,7 @@ struct alignas(64) Constants {
   int64_t kind;
 };
 
-// The columns `FIELDS` of round_table.py.
+// The columns of `RoundRows` in round_table.py.
 enum Field {
   kResponseNumber,
   kDraftS,
