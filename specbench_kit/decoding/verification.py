@@ -117,6 +117,8 @@ class Target(Protocol):
     """True if the model is in another process."""
     takes_pending: bool
     """True if appended tokens may be pending."""
+    states_apart: bool
+    """True if a row may ask for the hidden states of more tokens than it asks logits of."""
 
     def acquire(self) -> int:
         """Return an empty slot."""
@@ -356,17 +358,20 @@ def appended_row(
 
     It holds the committed tokens that are not in KV yet (the prompt in a request's first round,
     later the last token alone, which is the root) and behind them the nodes. Logits are needed for
-    the root and the nodes; a drafter that reads hidden states needs all committed tokens too.
+    the root and the nodes; a drafter that reads hidden states needs those of all committed tokens.
     """
     tree = draft.tree
     pending = draft.session.tokens[target.length(slot) :]
     index = dict(zip((0, *nodes), count(len(pending) - 1), strict=False))
     parents = [*range(-1, len(pending) - 1), *[index[tree.parents[node]] for node in nodes]]
-    keep = (len(pending) if with_states else 1) + len(nodes)
+    keep = 1 + len(nodes)
     drafted = tree.tokens_of(nodes)
+    tokens: Sequence[int] = [*pending, *drafted]
     if target.takes_pending and isinstance(drafted, PendingTokens):
-        return Append(slot, PendingTokens([*pending, *drafted.parts]), parents, keep)
-    return Append(slot, [*pending, *drafted], parents, keep)
+        tokens = PendingTokens([*pending, *drafted.parts])
+    if with_states:
+        return Append.with_states(target, slot, tokens, parents, keep)
+    return Append(slot, tokens, parents, keep)
 
 
 def judge_sampled(

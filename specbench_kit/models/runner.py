@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from operator import eq
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,14 +18,40 @@ class Append:
     """New tokens of one request.
 
     `parents[i]` is the provisional node that token i follows, counted over all of the slot's provisional
-    nodes, or -1 for the committed prefix; None makes every token follow the one before. Logits are returned
-    for the last `keep` tokens.
+    nodes, or -1 for the committed prefix; None makes every token follow the one before. Logits and hidden
+    states are returned for the last `keep` tokens, hidden states also for the last `states`, see `Row`.
     """
 
     slot: int
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
     keep: int = 1
+    states: int = 0
+
+    @classmethod
+    def with_states(
+        cls,
+        runner: "HoldsStates",
+        slot: int,
+        tokens: Sequence[int],
+        parents: Sequence[int] | None = None,
+        keep: int = 1,
+    ) -> "Append":
+        """Return a row with the hidden states of all of its tokens.
+
+        An executor that returns states of kept tokens alone computes the logits of all of them,
+        which is a fifth of a prompt's time or more.
+        """
+        all_of_them = len(tokens)
+        return cls(slot, tokens, parents, keep if runner.states_apart else all_of_them, all_of_them)
+
+
+class HoldsStates(Protocol):
+    """What says whether its rows may ask for more hidden states than logits."""
+
+    @property
+    def states_apart(self) -> bool:
+        """Return whether they may."""
 
 
 @dataclass(slots=True)
@@ -75,6 +102,7 @@ class Runner:
         self.device = executor.device
         self.vocabulary = executor.vocabulary
         self.takes_pending = executor.takes_pending
+        self.states_apart = executor.states_apart
         self.masked: Sequence[int] = ()
         """Tokens that the model may read but never produces."""
         self._slots = [_Slot() for _ in range(executor.slots)]
@@ -151,4 +179,4 @@ class Runner:
             raise SkitError(f"a request outgrew its KV slot of {self.capacity} tokens")
         state.append(new)
         parents = None if state.is_chain else state.parents
-        return Row(new.slot, new.tokens, start, state.length, parents, new.keep)
+        return Row(new.slot, new.tokens, start, state.length, parents, new.keep, new.states)

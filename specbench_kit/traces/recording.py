@@ -217,7 +217,8 @@ class DrafterTraceRecorder(TraceRecorder):
         parts = list[Tensor]()
         for first in range(0, len(text) - 1, TOKENS_AT_ONCE):
             tokens = text[first : min(first + TOKENS_AT_ONCE, len(text) - 1)]
-            forward = self._target.forward([Append(slot, tokens, keep=len(tokens))], self._layers)
+            row = Append.with_states(self._target, slot, tokens)
+            forward = self._target.forward([row], self._layers)
             parts.append(forward.states(0, self._layers).clone())
             self._target.commit(slot, range(len(tokens)))
         self._target.release(slot)

@@ -163,6 +163,24 @@ def test_a_narrow_head_is_trained_on_the_same_answers_and_decodes_losslessly(
         kinds = {name: weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
     assert ("lm_head.weight" in kinds) is not bool(stored)
     assert kinds["fc.weight"] == ("U8" if stored else "BF16")
+    option, another, found = (
+        ("--output-rows", "trained", "target") if stored else ("--inner", 64, 32)
+    )
+    refused = skit(
+        "train-head",
+        "--target",
+        tiny.target,
+        *SMALL,
+        option,
+        another,
+        "--resume",
+        "--save-to",
+        narrow,
+        env=env,
+    )
+    assert error_line(refused) == (
+        f"the draft in '{narrow}' has {option} {found}, not {another}: leave out {option} or train without --resume"
+    )
     wide, small = (json.loads(run.stdout.splitlines()[-1])["summary"] for run in (done, trained))
     assert small["parameters"] < wide["parameters"]
     options = ("--limit", 2, "--max-new-tokens", 8, "--out", tmp_path / "runs")

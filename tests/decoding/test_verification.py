@@ -187,9 +187,12 @@ def test_candidates_are_those_after_the_root_and_the_nodes_where_states_are_read
 
 
 @pytest.mark.parametrize("takes_pending", [False, True])
-@pytest.mark.parametrize("with_states", [False, True])
+@pytest.mark.parametrize(
+    ("with_states", "states_apart", "kept"),
+    [(False, False, (4, 0)), (True, False, (6, 6)), (True, True, (4, 6))],
+)
 def test_a_row_appends_what_is_not_in_kv_and_the_chosen_nodes_below_it(
-    takes_pending: bool, with_states: bool
+    takes_pending: bool, with_states: bool, states_apart: bool, kept: tuple[int, int]
 ) -> None:
     """Two of five tokens are in KV; nodes 2, 1 and 5 stand below the root, the root and node 2."""
     record = RequestRecord("one", "test", [])
@@ -200,7 +203,9 @@ def test_a_row_appends_what_is_not_in_kv_and_the_chosen_nodes_below_it(
         0.0,
         record,
     )
-    target: Any = SimpleNamespace(takes_pending=takes_pending, length={3: 2}.__getitem__)
+    target: Any = SimpleNamespace(
+        takes_pending=takes_pending, states_apart=states_apart, length={3: 2}.__getitem__
+    )
     draft = Draft(session, family_tree())
     row = appended_row(target, 3, draft, [2, 1, 5], with_states)
     assert (row.slot, list(row.tokens), list(row.parents)) == (
@@ -208,7 +213,7 @@ def test_a_row_appends_what_is_not_in_kv_and_the_chosen_nodes_below_it(
         [3, 4, 9, 6, 5, 5],
         [-1, 0, 1, 2, 2, 3],
     )
-    assert row.keep == (6 if with_states else 4)
+    assert (row.keep, row.states) == kept
     assert not isinstance(row.tokens, PendingTokens)
 
 

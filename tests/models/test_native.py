@@ -83,6 +83,22 @@ def test_hidden_states_are_those_of_transformers() -> None:
         torch.testing.assert_close(hidden[layer], states[0], atol=1e-4, rtol=1e-4)
 
 
+def test_a_row_tells_more_hidden_states_than_logits() -> None:
+    """A prompt of 20 tokens beside a row of 3: the logits of one token each, the states of 20 and of 3."""
+    texts = random_prompts([20, 3], SIZES["vocab_size"])
+    rows = [Row(slot, text, 0, 0, None, len(text)) for slot, text in enumerate(texts)]
+    whole = make_executor(llama(), 2, 40, None, "native").forward(rows, layers=range(4))
+    executor = make_executor(llama(), 2, 40, None, "native")
+    assert executor.states_apart
+    few = [row._replace(keep=1, states=states) for row, states in zip(rows, (20, 0), strict=True)]
+    forward = executor.forward(few, layers=range(4))
+    for row in (0, 1):
+        assert torch.equal(forward[row], whole[row][-1:])
+        assert forward.argmax()[row] == whole.argmax()[row][-1:]
+    assert torch.equal(forward.states(0, range(4)), whole.states(0, range(4)))
+    assert torch.equal(forward.states(1, range(4)), whole.states(1, range(4))[-1:])
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_draft_statistics_are_those_of_the_logits(temperature: float) -> None:
     executor = make_executor(llama(), 1, 40, 85, "native")
@@ -130,6 +146,7 @@ def test_another_one_over_the_same_weights_has_kv_of_its_own() -> None:
         (Row(0, [1], 5, 5, [-2]), "a token that comes before its parent"),
         (Row(0, [1], 5, 4, [-1]), "parents of other nodes"),
         (Row(0, [1], 5, 5, None, 2), "logits of a token that is not in the batch"),
+        (Row(0, [1], 5, 5, None, 1, 2), "hidden states of a token that is not in the batch"),
     ],
 )
 def test_what_lies_outside_is_refused_and_never_read(row: Row, named: str) -> None:

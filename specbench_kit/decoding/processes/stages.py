@@ -320,6 +320,7 @@ class PipelineTarget:
 
     asynchronous = True
     takes_pending = False
+    states_apart = False
 
     def __init__(self, stages: "ProcessStages") -> None:
         self._stages = stages

@@ -26,7 +26,8 @@ class Row(NamedTuple):
     Every new token attends to the first `prefix` tokens of the slot and to its ancestors. `parents`
     holds the parent of every node after the prefix, the new tokens last: node i is stored at prefix
     + i, and -1 is the end of the prefix. Without parents everything in the slot is one chain.
-    Logits are returned for the last `keep` tokens.
+    Logits are returned for the last `keep` tokens, and hidden states, if there are to be any, for
+    these too, or for the last `states` where those are more and the executor says `states_apart`.
     """
 
     slot: int
@@ -35,6 +36,7 @@ class Row(NamedTuple):
     prefix: int
     parents: Sequence[int] | None = None
     keep: int = 1
+    states: int = 0
 
     def paths(self) -> list[list[int]] | None:
         """Return for every new token its path of nodes, itself last; its position is prefix +
@@ -78,10 +80,11 @@ class Forward:
     """The results of a forward for the kept tokens of every row; `[row]` are the logits [kept,
     vocabulary] of one row.
 
-    `hidden` holds hidden states of the kept tokens by layer, in the order of `parts`. Executors that compute more on
-    the way set two functions: `statistics(temperature)` returns max probability, entropy, margin and standard deviation
-    of the logits [kept, 4] for softmax(logits / temperature); `candidates` returns the best next tokens of several rows
-    as (score, row, token), see `DraftForward.likeliest`.
+    `hidden` holds hidden states by layer, in the order of `parts`: those of the kept tokens, or of
+    more of a row's last ones. Executors that compute more on the way set two functions:
+    `statistics(temperature)` returns max probability, entropy, margin and standard deviation of the
+    logits [kept, 4] for softmax(logits / temperature); `candidates` returns the best next tokens of
+    several rows as (score, row, token), see `DraftForward.likeliest`.
     """
 
     padding: Sequence[Padding] = ()
@@ -121,11 +124,11 @@ class Forward:
 
     @cached_property
     def hidden(self) -> dict[int, Tensor]:
-        """Return the hidden states [kept, width] of all rows by layer."""
+        """Return the hidden states [tokens, width] of all rows by layer."""
         return {layer: _together(parts) for layer, parts in self._hidden.items()}
 
     def states(self, row: int, layers: Sequence[int]) -> Tensor:
-        """Return hidden states of one row's kept tokens, the layers concatenated: [kept, layers x
+        """Return hidden states of one row's last tokens, the layers concatenated: [tokens, layers x
         width].
         """
         return torch.cat([self._hidden[layer][row] for layer in layers], dim=-1)
@@ -193,6 +196,8 @@ class Executor(ABC):
     """The number of tokens whose logits are computed, the first of the vocabulary; None for all."""
     bitwise = False
     """True if a token's logits are bitwise the same alone, in a batch, in a chunk and in a tree."""
+    states_apart = False
+    """True if a row may ask for the hidden states of more tokens than it asks logits of."""
     takes_pending = False
     """True if rows may hold tokens that are pending, which other executors would wait for."""
     reads_files = False

@@ -42,6 +42,7 @@ class NativeExecutor(Executor):
     priority = 2
     bitwise = True
     reads_files = True
+    states_apart = True
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, vocabulary)
@@ -110,7 +111,8 @@ class NativeExecutor(Executor):
         of its outputs.
         """
         counts = [row.keep for row in rows]
-        hidden = torch.empty((len(layers), sum(counts), self._width)) if layers else None
+        told = [max(row.keep, row.states) for row in rows]
+        hidden = torch.empty((len(layers), sum(told), self._width)) if layers else None
         address = None if hidden is None else hidden.data_ptr()
         threads = torch.get_num_threads()
         try:
@@ -123,7 +125,7 @@ class NativeExecutor(Executor):
         by_layer = (
             {}
             if hidden is None
-            else {layer: hidden[i].split(counts) for i, layer in enumerate(layers)}
+            else {layer: hidden[i].split(told) for i, layer in enumerate(layers)}
         )
         return NativeForward(*results, self._size, counts, by_layer)
 

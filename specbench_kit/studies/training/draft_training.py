@@ -36,7 +36,11 @@ from specbench_kit.studies.training.distillation.loop import (
     UnfinishedDraft,
     faster_in_bf16,
 )
-from specbench_kit.studies.training.distillation.options import DraftRecipe, DraftTrainingSettings
+from specbench_kit.studies.training.distillation.options import (
+    DraftRecipe,
+    DraftTrainingSettings,
+    require_same,
+)
 from specbench_kit.studies.training.distillation.study import (
     Distillation,
     TimePlan,
@@ -70,9 +74,13 @@ def train_draft(
     require_layers(pair.target.shell, settings.layers)
     distillation = Distillation(settings, pair, (), plan, report)
     folder = settings.save_to or trained_folder(pair.target.source, "draft")
-    store = distillation.answer(dataset)
     unfinished = UnfinishedDraft(folder)
-    draft = _initial(settings, pair, distillation, store, unfinished.start(resume=settings.resume))
+    start = unfinished.start(resume=settings.resume)
+    # What cannot be continued is refused before prompts are answered, which takes long.
+    resumed = settings.resume and is_reduced_draft(start)
+    earlier = _resumed(settings, pair, start) if resumed else None
+    store = distillation.answer(dataset)
+    draft = earlier or _cut_out(settings, pair, distillation, store)
     loss = DraftLoss(draft, recipe)
     held_out = distillation.held_out(store, recipe.tokens_per_batch)
     if not settings.resume:
@@ -99,21 +107,24 @@ def train_draft(
     return TrainedDrafter(folder, summary)
 
 
-def _initial(
+def _resumed(settings: DraftTrainingSettings, pair: Pair, folder: Path) -> Any:
+    """Return the draft model of the folder, to train it further; raise SkitError if the settings
+    ask for another one.
+    """
+    draft = load_draft(folder, pair.target.model).float().requires_grad_(True)
+    require_same(folder, vocabulary=(settings.vocabulary, len(draft.lm_head.tokens)))
+    draft.get_input_embeddings().weight.requires_grad_(False)
+    return draft
+
+
+def _cut_out(
     settings: DraftTrainingSettings,
     pair: Pair,
     distillation: Distillation,
     store: TrainingAnswerStore,
-    folder: Path,
 ) -> Any:
-    """Return the draft model to train: that of the folder with --resume, else a new one cut out of
-    the target.
-    """
+    """Return a draft model cut out of the target, which is still to be trained."""
     target = pair.target.model
-    if settings.resume and is_reduced_draft(folder):
-        draft = load_draft(folder, target).float().requires_grad_(True)
-        draft.get_input_embeddings().weight.requires_grad_(False)
-        return draft
     text = target.config.get_text_config()
     counts = distillation.token_counts(store)
     body = 0

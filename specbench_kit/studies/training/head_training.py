@@ -39,7 +39,11 @@ from specbench_kit.studies.training.distillation.loop import (
     UnfinishedDraft,
     faster_in_bf16,
 )
-from specbench_kit.studies.training.distillation.options import HeadRecipe, HeadTrainingSettings
+from specbench_kit.studies.training.distillation.options import (
+    HeadRecipe,
+    HeadTrainingSettings,
+    require_same,
+)
 from specbench_kit.studies.training.distillation.study import (
     Distillation,
     TimePlan,
@@ -160,23 +164,29 @@ def train_head(
         f"--layers names layers that the target does not have: {settings.layers}",
     )
     distillation = Distillation(settings, pair, layers, plan, report)
-    store = distillation.answer(dataset)
     folder = settings.save_to or trained_folder(
         pair.target.source, "medusa-head" if medusa else "head"
     )
     unfinished = UnfinishedDraft(folder)
     start = unfinished.start(resume=settings.resume)
+    # What cannot be continued is refused before prompts are answered, which takes long.
+    resumed = settings.resume and (start / CONFIG).is_file()
+    earlier_medusa = (
+        _resumed_medusa(settings, pair, recipe.steps, start) if resumed and medusa else None
+    )
+    earlier = _resumed(settings, pair, layers, start) if resumed and not medusa else None
+    store = distillation.answer(dataset)
     total = target.config.get_text_config().vocab_size
     head: HeadModel | MedusaModel
     loss: HeadLoss | MedusaLoss
     save: Callable[[Path], None]
     save_finished: Callable[[Path], None]
     if medusa:
-        head = _initial_medusa(settings, pair, recipe.steps, distillation, store, start)
+        head = earlier_medusa or _new_medusa(settings, pair, recipe.steps, distillation, store)
         loss, save = MedusaLoss(head, recipe.decay, total), partial(save_medusa, head)
         save_finished = save
     else:
-        head = _initial(settings, pair, layers, distillation, store, start)
+        head = earlier or _new_head(settings, pair, layers, distillation, store)
         loss, save = HeadLoss(head, recipe, total), partial(save_head, head)
         # Training goes on from what is kept on the way, which is therefore not rounded.
         save_finished = partial(save_head, head, in_4_bits=settings.in_4_bits)
@@ -207,25 +217,39 @@ def train_head(
     return TrainedDrafter(folder, summary)
 
 
-def _initial(
+def _resumed(
+    settings: HeadTrainingSettings, pair: Pair, layers: tuple[int, ...], folder: Path
+) -> HeadModel:
+    """Return the head of the folder, to train it further; raise SkitError if the settings ask for
+    another one.
+    """
+    target = pair.target.shell
+    head: HeadModel = with_weights(load_head(folder, target)).float().requires_grad_(True)
+    config = head.config
+    require(
+        config.layers == layers,
+        f"the head in '{folder}' reads layers {config.layers}, not {layers}: train without --resume",
+    )
+    require_same(
+        folder,
+        inner=(settings.inner, config.layer.intermediate_size),
+        vocabulary=(settings.vocabulary, config.draft_vocab_size),
+        output_rows=(settings.output_rows, "target" if config.output_of_target else "trained"),
+    )
+    head.embed_tokens.requires_grad_(False)
+    head.lm_head.requires_grad_(not config.output_of_target)
+    return head
+
+
+def _new_head(
     settings: HeadTrainingSettings,
     pair: Pair,
     layers: tuple[int, ...],
     distillation: Distillation,
     store: TrainingAnswerStore,
-    folder: Path,
 ) -> HeadModel:
-    """Return the head to train: that of the folder with --resume, else a new one."""
+    """Return an untrained head of the sizes that the settings name."""
     target = pair.target.shell
-    if settings.resume and (folder / CONFIG).is_file():
-        head: HeadModel = with_weights(load_head(folder, target)).float().requires_grad_(True)
-        require(
-            head.config.layers == layers,
-            f"the head in '{folder}' reads layers {head.config.layers}, not {layers}: train without --resume",
-        )
-        head.embed_tokens.requires_grad_(False)
-        head.lm_head.requires_grad_(not head.config.output_of_target)
-        return head
     layer = layer_config(target, settings.inner)
     # fc, the attention over twice the width, and the feed-forward part, as in `HeadModel`.
     width = layer.hidden_size
@@ -237,29 +261,37 @@ def _initial(
         + 3 * width * layer.intermediate_size
     )
     tokens = _drafted_tokens(settings, pair, distillation, store, body)
-    own_output = settings.output_rows == "trained"
+    own_output = settings.output_rows != "target"
     label = pair.target.source.label
     return new_head(target, tokens, settings.seed, layers, label, layer, own_output).float()
 
 
-def _initial_medusa(
+def _resumed_medusa(
+    settings: HeadTrainingSettings, pair: Pair, heads: int, folder: Path
+) -> MedusaModel:
+    """Return the Medusa heads of the folder, to train them further; raise SkitError if the settings
+    ask for others.
+    """
+    target = pair.target.shell
+    model = load_medusa(folder, sizes_of(target)).to(target.device).float().requires_grad_(True)
+    found = model.config.heads
+    require(
+        found == heads,
+        f"the folder '{folder}' holds {found} heads, not {heads}: train without --resume",
+    )
+    require_same(folder, vocabulary=(settings.vocabulary, model.config.draft_vocab_size))
+    return model
+
+
+def _new_medusa(
     settings: HeadTrainingSettings,
     pair: Pair,
     heads: int,
     distillation: Distillation,
     store: TrainingAnswerStore,
-    folder: Path,
 ) -> MedusaModel:
-    """Return the Medusa heads to train: those of the folder with --resume, else new ones."""
+    """Return untrained Medusa heads of the sizes that the settings name."""
     target = pair.target.shell
-    if settings.resume and (folder / CONFIG).is_file():
-        model = load_medusa(folder, sizes_of(target)).to(target.device).float().requires_grad_(True)
-        found = model.config.heads
-        require(
-            found == heads,
-            f"the folder '{folder}' holds {found} heads, not {heads}: train without --resume",
-        )
-        return model
     # A head's block; what a step costs by the vocabulary is its rows of the output matrix, as of
     # any draft.
     body = pair.target.text_config.hidden_size**2

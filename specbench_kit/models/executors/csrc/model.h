@@ -32,12 +32,13 @@ struct Batch {
   std::vector<Token> tokens;
   std::vector<int32_t> seen;
   std::vector<int32_t> kept;    // the tokens whose logits are computed
+  std::vector<int32_t> told;    // the tokens whose hidden states are returned
   std::vector<int32_t> layers;  // the layers whose hidden states are returned
   int32_t threads, vocabulary;
   int32_t computed;           // logits of the first so many tokens are computed, those behind them filled up
   float* logits;              // [kept, padded outputs]
   std::vector<int32_t> best;  // [kept]; -1 for a row that holds NaN
-  float* hidden;              // [layers, kept, hidden]
+  float* hidden;              // [layers, told, hidden]
   const float* states;        // [tokens, hidden], read together with the embeddings
   float* new_states;          // [tokens, hidden], the states after the layers; null if they are not needed
 
@@ -427,15 +428,18 @@ class LlamaDecoder final : public Decoder {
 
   // As transformers counts them: `layer` is what enters that layer, the last is what the head reads.
   void keep_hidden(const Batch& batch, Worker& worker, int layer) {
-    const size_t kept = batch.rows();
+    const size_t told = batch.told.size();
     for (size_t wanted = 0; wanted < batch.layers.size(); wanted++) {
       if (batch.layers[wanted] != layer) continue;
-      if (layer < shape.layers) worker.barrier();
-      const auto mine = worker.share(batch.rows());
-      for (int k = mine.first; k < mine.end; k++) {
-        const float* from =
-            layer < shape.layers ? row(hidden_, batch.kept[k], shape.hidden) : &normed_[size_t(k) * shape.hidden];
-        std::memcpy(batch.hidden + (wanted * kept + k) * shape.hidden, from, shape.hidden * sizeof(float));
+      worker.barrier();
+      const auto mine = worker.share(int(told));
+      for (int t = mine.first; t < mine.end; t++) {
+        const float* from = row(hidden_, batch.told[t], shape.hidden);
+        float* to = batch.hidden + (wanted * told + t) * shape.hidden;
+        if (layer < shape.layers)
+          std::memcpy(to, from, shape.hidden * sizeof(float));
+        else
+          normalise(from, weights_->norm.data(), to, shape.hidden, shape.eps);
       }
       worker.barrier();
     }

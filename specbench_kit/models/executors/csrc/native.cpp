@@ -240,14 +240,16 @@ PyObject* share_weights(PyObject*, PyObject* const* values, Py_ssize_t count) {
 // Adds a `Row` of base.py to the batch. Every number that becomes an address is checked here, once, so that no forward
 // reads or writes outside a table.
 void add_row(const Shape& shape, PyObject* row, Batch& batch) {
-  if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 6) throw InvalidArgument{"something that is not a row"};
+  if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 7) throw InvalidArgument{"something that is not a row"};
   const auto number_at = [&](int field) { return number(PyTuple_GET_ITEM(row, field)); };
   const int slot = number_at(0), start = number_at(2), prefix = number_at(3), keep = number_at(5);
+  const int states = std::max(number_at(6), keep);
   const List ids(PyTuple_GET_ITEM(row, 1));
   const int count = ids.size();
   PyObject* row_parents = PyTuple_GET_ITEM(row, 4);
   if (slot < 0 || slot >= shape.slots) throw InvalidArgument{"a slot that is not there"};
   if (keep < 0 || keep > count) throw InvalidArgument{"logits of a token that is not in the batch"};
+  if (states > count) throw InvalidArgument{"hidden states of a token that is not in the batch"};
   if (start < 0 || prefix < 0 || prefix > start) throw InvalidArgument{"a prefix that ends behind its tokens"};
   std::vector<int32_t> parents;
   if (row_parents != Py_None) parents = numbers(row_parents);
@@ -269,6 +271,7 @@ void add_row(const Shape& shape, PyObject* row, Batch& batch) {
     if (token.position >= shape.positions) throw InvalidArgument{"a position beyond its context"};
     if (token.place >= shape.capacity) throw InvalidArgument{"a place beyond its slot"};
     if (i >= count - keep) batch.kept.push_back(batch.size());
+    if (i >= count - states) batch.told.push_back(batch.size());
     batch.tokens.push_back(token);
   }
 }
@@ -284,7 +287,7 @@ PyObject* forward(PyObject*, PyObject* const* values, Py_ssize_t count) {
     const Decoder::Turn turn(decoder.in_use);
     if (!turn.granted) throw InvalidArgument{"two forwards at once: a decoder computes one at a time"};
     Batch& batch = decoder.scratch_batch;
-    batch.tokens.clear(), batch.seen.clear(), batch.kept.clear();
+    batch.tokens.clear(), batch.seen.clear(), batch.kept.clear(), batch.told.clear();
     const List rows(args[1]);
     for (int row = 0; row < rows.size(); row++) add_row(decoder.shape, rows[row], batch);
     batch.threads = args.number(2);

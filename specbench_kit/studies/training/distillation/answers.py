@@ -301,10 +301,10 @@ class AnswerGenerator:
     @torch.inference_mode()
     def _step(self, active: Sequence[_Text]) -> None:
         """Forward the pending tokens of all texts and choose the next token of each."""
-        # States are returned for kept tokens only, so that a prompt keeps all of its tokens where
-        # states are wanted.
         rows = [
-            Append(text.slot, text.pending, keep=len(text.pending) if self._layers else 1)
+            Append.with_states(self._runner, text.slot, text.pending)
+            if self._layers
+            else Append(text.slot, text.pending)
             for text in active
         ]
         forward = self._runner.forward(rows, self._layers)
@@ -403,11 +403,14 @@ def teach(
     """
     tokens = [*prompt, *output][:-1]
     slot = runner.acquire()
-    forward = runner.forward([Append(slot, tokens, keep=len(tokens))], layers)
+    answered = len(output)
+    row = Append(slot, tokens, keep=answered)
+    if layers:
+        row = Append.with_states(runner, slot, tokens, keep=answered)
+    forward = runner.forward([row], layers)
     refuse_nan(forward)
-    top_logits, top_tokens = (
-        forward[0][len(prompt) - 1 :].float().topk(min(TOP, forward[0].shape[-1]))
-    )
+    logits = forward[0][-answered:].float()
+    top_logits, top_tokens = logits.topk(min(TOP, logits.shape[-1]))
     states = forward.states(0, layers).bfloat16().cpu() if layers else None
     runner.release(slot)
     return Answer(index, prompt, output, top_tokens.int().cpu(), top_logits.half().cpu(), states)

@@ -21,6 +21,18 @@ def parse_layers(text: str) -> tuple[int, ...]:
         raise SkitError(f"--layers takes numbers separated by commas, not '{text}'") from error
 
 
+def require_same(folder: Path, **values: tuple[object, object]) -> None:
+    """Raise SkitError if an option, given by its name with the value of the draft that is continued
+    from `folder`, was given another value; None leaves it as it is.
+    """
+    for name, (given, found) in values.items():
+        option = f"--{name.replace('_', '-')}"
+        require(
+            given is None or given == found,
+            f"the draft in '{folder}' has {option} {found}, not {given}: leave out {option} or train without --resume",
+        )
+
+
 def require_minimum(**minima: tuple[float | None, float]) -> None:
     """Raise SkitError if a value, given with its minimum by the name of its option, is too
     small.
@@ -239,13 +251,14 @@ class HeadTrainingSettings(DistillationSettings):
         ),
     ] = ()
     output_rows: Annotated[
-        Literal["trained", "target"],
+        Literal["trained", "target"] | None,
         Option(
             "Output matrix of an EAGLE head: trained, or the target's own rows of the drafted tokens (target), which "
-            "take no place in the file and need no answers to learn from.",
+            "take no place in the file and need no answers to learn from (default: trained, or that of the head that "
+            "--resume continues).",
             TRAINING,
         ),
-    ] = "trained"
+    ] = None
     inner: Annotated[
         int | None,
         Option(
@@ -267,7 +280,7 @@ class HeadTrainingSettings(DistillationSettings):
     def __post_init__(self) -> None:
         DistillationSettings.__post_init__(self)
         require(
-            self.kind == "eagle" or not (self.in_4_bits or self.output_rows == "target"),
+            self.kind == "eagle" or not (self.in_4_bits or self.output_rows),
             "--in-4-bits and --output-rows have no effect with --kind medusa",
         )
         require(
