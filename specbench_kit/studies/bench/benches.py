@@ -1,7 +1,9 @@
 """Opens the bench that the settings of a benchmark ask for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
@@ -33,22 +35,43 @@ def open_bench(
         settings.require_answers_in(dataset)
     require_library(settings.constraint)
     probe = probe or probe_here()
-    pair, require_verifiable, make = _load(settings)
-    models = pair.describe(provenance.hash_model)
-    measured = MeasuredEnvironment(settings, pair, models, report, probe)
-    prepared = prepare_methods(settings, datasets, pair, measured, require_verifiable)
-    prompts = select_prompts(settings, datasets, pair, prepared)
-    return make(settings, probe, pair, models, measured, prepared, prompts)
+    loaded = _load(settings)
+    pair = loaded.pair
+    with closed_on_error(loaded.close):
+        models = pair.describe(provenance.hash_model)
+        measured = MeasuredEnvironment(settings, pair, models, report, probe)
+        prepared = prepare_methods(settings, datasets, pair, measured, loaded.require_verifiable)
+        prompts = select_prompts(settings, datasets, pair, prepared)
+        return loaded.make(settings, probe, pair, models, measured, prepared, prompts)
 
 
-def _load(settings: BenchSettings) -> tuple[Pair, RequireVerifiable, Callable[..., Workbench]]:
-    """Return the pair, what its target refuses to verify, and the kind of bench."""
+@contextmanager
+def closed_on_error(close: Callable[[], None]) -> Iterator[None]:
+    """End what works for a bench if the enclosed steps fail, as nobody else knows of it yet."""
+    try:
+        yield
+    except BaseException:
+        close()
+        raise
+
+
+class _Loaded(NamedTuple):
+    """A pair, what its target refuses to verify, the kind of bench for it, and its end."""
+
+    pair: Pair
+    require_verifiable: RequireVerifiable
+    make: Callable[..., Workbench]
+    close: Callable[[], None]
+
+
+def _load(settings: BenchSettings) -> _Loaded:
     if settings.server is None:
-        return load_local_pair(settings), _verifies_all, LocalBench
+        return _Loaded(load_local_pair(settings), _verifies_all, LocalBench, lambda: None)
     from specbench_kit.studies.bench.served_bench import ServedBench, connect_pair
 
     server, pair = connect_pair(settings, settings.server)
-    return pair, server.require_verifiable, partial(ServedBench, server=server)
+    make = partial(ServedBench, server=server)
+    return _Loaded(pair, server.require_verifiable, make, server.close)
 
 
 def _verifies_all(method: Method, sampler: Sampler) -> None:

@@ -13,7 +13,7 @@ from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.processes.stages import KEPT
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.metrics.result import MANY
-from specbench_kit.studies.bench.benches import open_bench
+from specbench_kit.studies.bench.benches import closed_on_error, open_bench
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import Progress, ends_alone
@@ -44,7 +44,8 @@ class Campaign:
     ) -> None:
         self.bench = open_bench(settings, datasets, report)
         join = turn is not None and turn.number > 0
-        runs, notes = open_runs(settings, self.bench, self.bench.prompts.datasets, join=join)
+        with closed_on_error(self.bench.close):
+            runs, notes = open_runs(settings, self.bench, self.bench.prompts.datasets, join=join)
         self.notes = [*self.bench.notes, *notes]
         pairs = zip(self.bench.prompts.datasets, runs, strict=True)
         self.benchmarks = [
