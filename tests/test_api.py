@@ -80,6 +80,15 @@ def test_runs_are_loaded_from_their_folders(result: skit.Result) -> None:
     assert again.compare(against="threshold").reference.startswith("threshold")
 
 
+def test_what_was_just_made_is_not_read_from_its_files(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "some.parquet", made_requests(4))
+    made = skit.replay(["fixed-k", "threshold"], trace.path, deployment="wan", out=tmp_path / "out")
+    read = skit.load(tmp_path / "out").to_pandas()
+    for file in (tmp_path / "out").rglob("*.jsonl"):
+        file.unlink()
+    assert made.to_pandas().equals(read)
+
+
 def test_a_notebook_shows_the_table_as_text_that_is_no_markup(result: skit.Result) -> None:
     page = result._repr_html_()
     assert page.count("<tr>") == 1 + len(result.to_pandas())

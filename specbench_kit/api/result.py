@@ -35,7 +35,8 @@ class Result:
     """Benchmark runs on disk, and their comparison.
 
     `folders` holds one run directory for each method and dataset, and `left_out` the reason for each method that did
-    not run. A result that was read from its file is `kept`, and has no runs. Read `warnings` before you quote a figure.
+    not run. `made` are the runs where they are at hand, so that no file is read again. A result that was read from its
+    file is `kept`, and has no runs. Read `warnings` before you quote a figure.
     Runs that cannot be compared have no table, figure or sentence in common unless they are `pooled`, as those of one
     command are; `groups` holds a result for those of them that can.
     """
@@ -44,6 +45,7 @@ class Result:
     left_out: Mapping[str, str] = field(default_factory=dict)
     kept: BenchStudy | None = None
     pooled: bool = False
+    made: Sequence[BenchmarkRun] = ()
 
     def __repr__(self) -> str:
         # A dataclass would show every run, which floods a session.
@@ -52,7 +54,7 @@ class Result:
 
     @cached_property
     def _read(self) -> tuple[list[BenchmarkRun], list[str]]:
-        return load_runs(self.folders)
+        return (list(self.made), []) if self.made else load_runs(self.folders)
 
     def compare(self, against: str | None = None, *, force: bool = False) -> Comparison:
         """Compare all methods with `against`, by default the fastest lossless method.

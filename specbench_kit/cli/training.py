@@ -48,7 +48,7 @@ def load_prompts(
             share,
             settings.seed,
             console,
-            to_train=True,
+            to_train=not prompts.all_prompts,
         )
         for name, share in zip(names, share_prompts(limit, len(names)), strict=True)
     ]

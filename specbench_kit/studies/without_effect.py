@@ -112,6 +112,7 @@ DISTILLATION = (
     WithoutEffect(
         (
             "datasets",
+            "all_prompts",
             "data_dir",
             "sample",
             "limit",

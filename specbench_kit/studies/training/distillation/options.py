@@ -56,6 +56,14 @@ class TrainingPromptOptions:
             flag="dataset",
         ),
     ] = ("gsm8k",)
+    all_prompts: Annotated[
+        bool,
+        Option(
+            "Train on all prompts of the datasets and files, not on those reserved for training alone; benchmarks on "
+            "them then have seen prompts, which they name.",
+            RUN,
+        ),
+    ] = False
     data_dir: common.DataDir = None
     sample: common.Sample = True
 
