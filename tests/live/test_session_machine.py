@@ -229,6 +229,15 @@ class LiveSessions(RuleBasedStateMachine):
         self.verify()
         self.deliver()
 
+    @rule(name=NAMES, which=st.sampled_from([0, 1, 2]), draft=DRAFTS)
+    def late_verdict(self, name: str, which: int, draft: tuple[int, int]) -> None:
+        """Close a session while it is verified, and open another one of its name."""
+        self.draft(name, draft)
+        self.verify()
+        self.close(name)
+        self.open(name, which, 0)
+        self.deliver()
+
     # ---- Drafts and their answers.
 
     def send(self, name: str, number: int, base: int, count: int, wrong: int) -> None:
@@ -302,7 +311,7 @@ class LiveSessions(RuleBasedStateMachine):
 
 TestLiveSessions = LiveSessions.TestCase
 TestLiveSessions.settings = settings(
-    max_examples=120,
+    max_examples=80,
     stateful_step_count=40,
     derandomize=True,
     database=None,
