@@ -120,7 +120,7 @@ def bench(
         except MethodError:
             campaign.conclude()  # the other methods went on, and have their reports
             raise
-        return _result(campaign.conclude(), campaign.bench.left_out)
+        return _result(campaign.conclude(), campaign.bench.prepared.left_out)
 
 
 @_with_effect("bench", trace="replay")

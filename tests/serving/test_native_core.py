@@ -266,7 +266,11 @@ def test_without_a_compiler_the_loop_in_python_runs(monkeypatch: pytest.MonkeyPa
     assert equal_results(simulate(scene), compiled)
 
 
-def test_a_core_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", ["interface", "settings_size"])
+def test_a_core_of_another_version_is_not_used(
+    number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     core = native_core.import_module("specbench_kit.serving.csrc.core")
-    monkeypatch.setattr(core, "settings_size", 8)
+    assert native_core.load_core.__wrapped__() is core
+    monkeypatch.setattr(core, number, 8)
     assert native_core.load_core.__wrapped__() is None

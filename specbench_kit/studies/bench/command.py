@@ -94,7 +94,7 @@ def bench(
             raise problem
     else:
         with _prepare(settings, sources, console) as campaign:
-            left_out = campaign.bench.left_out
+            left_out = campaign.bench.prepared.left_out
             problem = _decode(campaign, console)
             conclusions = campaign.conclude()
         if isinstance(problem, Interrupted) and not conclusions:
@@ -175,7 +175,7 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     for note in campaign.bench.seen_notes():
         say(console, note)
     for note in [
-        *predictor_notes(campaign.bench.methods.values()),
+        *predictor_notes(campaign.bench.prepared.methods.values()),
         *campaign.bench.measured.notes,
         *campaign.notes,
     ]:
