@@ -20,7 +20,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import executors
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
-from specbench_kit.studies.bench.conversations import Conversation
+from specbench_kit.studies.conversations import Conversation
 
 Item = TypeVar("Item")
 Runners = tuple[Runner, Runner]

@@ -24,7 +24,7 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.gguf import converted_folder
 from specbench_kit.models.pair import LoadedModel, Pair, load_model, load_pair
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.studies.bench.conversations import Conversation
+from specbench_kit.studies.conversations import Conversation
 
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K", "Q5_1", "Q5_0", "Q4_K", "Q4_1", "Q4_0")
 Logits = Sequence[NDArray[np.float32]]

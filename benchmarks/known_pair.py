@@ -35,7 +35,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.draft_library import AUTO, HEAD, find_own, named
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.runner import Runner
-from specbench_kit.studies.bench.conversations import Conversation
+from specbench_kit.studies.conversations import Conversation
 
 PAIR = "qwen2.5-coder"
 EXACT = "native-blocks"

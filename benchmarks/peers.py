@@ -29,7 +29,7 @@ from benchmarks.llama_library import require_llama_cpp
 from benchmarks.peer_models import Peer
 from specbench_kit.decoding.session import Request
 from specbench_kit.models.pair import Pair
-from specbench_kit.studies.bench.conversations import Conversation
+from specbench_kit.studies.conversations import Conversation
 
 CONTEXT = 200
 WIDTHS = (1, 5, 17, 33)

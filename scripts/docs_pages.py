@@ -12,7 +12,8 @@ from mkdocs.structure.files import File, Files
 
 import specbench_kit.api as api
 from specbench_kit.cli.command import NOT_IN_FILES
-from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.cli.commands import commands
+from specbench_kit.cli.group import load_command
 from specbench_kit.core.plain_text import summary_of
 from specbench_kit.core.specs import init_fields
 from specbench_kit.methods.base import GROUPS, methods
@@ -213,12 +214,12 @@ def _commands() -> str:
         "Every command takes `--config` and `--save-config`; `skit COMMAND --help` shows the options that matter "
         "first, `--help-all` all of them, and `--help=link` those whose heading, name or meaning has the word.",
     ]
-    for name in sorted(COMMANDS):
+    for name in sorted(commands.all()):
         command = load_command(name)
         options = [_command_option(command, parameter) for parameter in command.params]
         parts.append(f"## skit {name}\n\n{_text(command.help or '')}")
-        if COMMANDS[name].example:
-            parts.append(f"```sh\n{COMMANDS[name].example}\n```")
+        if commands.get(name).example:
+            parts.append(f"```sh\n{commands.get(name).example}\n```")
         parts.append(table(["option", "value", "default", "meaning"], list(filter(None, options))))
     return "\n\n".join(parts) + "\n"
 

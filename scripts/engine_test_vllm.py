@@ -29,8 +29,8 @@ from specbench_kit.engines.drafter import request_id
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.judges import ServedOutputJudge
+from specbench_kit.studies.conversations import Conversation
 from specbench_kit.studies.interchange.base import UNKNOWN
 
 LONGEST_DRAFT = 8

@@ -226,7 +226,7 @@ def write_chat(args: argparse.Namespace) -> None:
     from specbench_kit.models.executors.base import make_executor
     from specbench_kit.models.pair import load_pair
     from specbench_kit.models.runner import Runner
-    from specbench_kit.studies.bench.conversations import Conversation
+    from specbench_kit.studies.conversations import Conversation
     from specbench_kit.studies.training.distillation.answers import AnswerGenerator
 
     choose = random.Random(7)

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from specbench_kit.core.registry import Registry
 
-T = TypeVar("T", bound=type[Any])
+T = TypeVar("T")
 
 
 def of_the_kit(registry: Registry[T]) -> dict[str, T]:

@@ -16,7 +16,7 @@ from documents import FENCED, PAGES, ROOT, blocks
 
 from specbench_kit.api.testing import check_method
 from specbench_kit.cli.command import Command
-from specbench_kit.cli.commands import load_command
+from specbench_kit.cli.group import load_command
 from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.methods.base import (
     Chains,

@@ -124,6 +124,13 @@ def test_metrics_know_no_report() -> None:
     assert {name for name in folders(ROOT)["metrics"] if name.startswith("reports")} == set()
 
 
+def test_the_command_line_finds_studies_by_name_and_imports_none() -> None:
+    """A study's command imports the frame, so that a command of another package is like one of the kit."""
+    assert not [
+        name for name in folders(ROOT)["cli"] if name.partition(".")[0] in ("api", "studies")
+    ]
+
+
 def test_imports_of_every_kind_close_a_circle(tmp_path: Path) -> None:
     package = tmp_path / "house"
     for name, text in {
@@ -136,3 +143,47 @@ def test_imports_of_every_kind_close_a_circle(tmp_path: Path) -> None:
         package.mkdir(exist_ok=True)
         (package / f"{name}.py").write_text(text)
     assert set(circle(imports(package))) == {"house.a", "house.b", "house.c"}
+
+
+STUDIES_OF: Graph = {
+    "ab": {"interchange"},
+    "calibration": {"ab"},
+    "field": {"serving"},
+    "interchange": {"bench"},
+    "planning": {"serving"},
+    "recording": {"bench"},
+    "reporting": {"bench"},
+    "reproduction": {"field", "recording", "serving", "training"},
+    "rerun": {"bench"},
+    "serving": {"recording"},
+    "suite": {"ab"},
+    "sweep": {"bench", "recording"},
+    "training": {"recording"},
+    "why": {"ab"},
+}
+"""The other studies that each study imports.
+
+The list may only shrink: what two studies share belongs to a room below them, or into a module right in `studies/`.
+"""
+
+
+def studies_of(root: Path) -> Graph:
+    """The other studies that the modules of each study import; a module right in the folder is none."""
+    graph: defaultdict[str, set[str]] = defaultdict(set)
+    for folder, targets in folders(root).items():
+        study, others = _study(folder), {_study(target) for target in targets}
+        graph[study] |= others - {study, ""}
+    return {study: others for study, others in graph.items() if study and others}
+
+
+def _study(folder: str) -> str:
+    room, *inside = folder.split(".")
+    return inside[0] if room == "studies" and inside else ""
+
+
+def test_a_study_imports_no_other_study_than_those_on_its_list() -> None:
+    found = studies_of(ROOT)
+    new = {study: others - STUDIES_OF.get(study, set()) for study, others in found.items()}
+    assert {study: others for study, others in new.items() if others} == {}, "not on the list"
+    gone = {study: others - found.get(study, set()) for study, others in STUDIES_OF.items()}
+    assert {study: others for study, others in gone.items() if others} == {}, "take it off the list"

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from specbench_kit.api.result import Result, Study
+from specbench_kit.cli.command import options_of
+from specbench_kit.cli.commands import commands
 from specbench_kit.core.errors import MethodError, require
 from specbench_kit.core.option import OptionValues, from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
@@ -30,15 +32,15 @@ from specbench_kit.studies.bench.fresh_processes import decode_in_processes
 from specbench_kit.studies.bench.kind import BENCH
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.replay import bench_replay
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings, require_distinct
+from specbench_kit.studies.bench.settings import BenchSettings, require_distinct
 from specbench_kit.studies.kinds import folder_of, kind_in, studies_in
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.sweep.run import run_sweep
 from specbench_kit.studies.sweep.settings import SweepSettings
 from specbench_kit.studies.training.run import run_training
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
-from specbench_kit.studies.without_effect import WITHOUT_EFFECT
 
 __all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "train"]
 
@@ -69,7 +71,8 @@ def _with_effect(
                 for name, value in options.items()
                 if value is not None
             }
-            refuse_without_effect(WITHOUT_EFFECT.get(command, ()), given, flag_of)
+            of_command = {one.name: one.option for one in options_of(commands.get(command).load())}
+            refuse_without_effect(of_command, given, flag_of)
             return function(*arguments, **keywords)
 
         return checked
@@ -117,7 +120,7 @@ def bench(
         except MethodError:
             campaign.conclude()  # the other methods went on, and have their reports
             raise
-        return _result(campaign.conclude(), campaign.bench.left_out)
+        return _result(campaign.conclude(), campaign.bench.prepared.left_out)
 
 
 @_with_effect("bench", trace="replay")
@@ -181,11 +184,9 @@ def simulate(
     output_names = options.keys() & {"events", "timeline"}
     output = from_keywords(OutputOptions, {name: options.pop(name) for name in output_names})
     window = parse_window(output.timeline) if output.timeline else None
-    recording = BenchSettings(
-        methods=("autoregressive",),
-        batch_size=RECORDED_TOGETHER,
+    recording = RecordingSettings(
         seed=options.get("seed", 0),
-        **select_fields(BenchSettings, asdict(recorded)),
+        **select_fields(RecordingSettings, asdict(recorded)),
     )
     settings = from_keywords(ServingSettings, {**options, "system": system}, recording=recording)
     settings.points()  # an error in the grid is raised before anything is loaded

@@ -32,6 +32,7 @@ from specbench_kit.core.option import (
     RUN,
     SERVER,
     Given,
+    Option,
     OptionValues,
     options_in,
     select_fields,
@@ -39,7 +40,6 @@ from specbench_kit.core.option import (
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.without_effect import refuse_without_effect
 from specbench_kit.runs.folder import write_text
-from specbench_kit.studies.without_effect import WITHOUT_EFFECT
 
 USER_SOURCES = ("COMMANDLINE", "DEFAULT_MAP")
 """Names of Typer's parameter sources for values that the user gave."""
@@ -163,18 +163,19 @@ WIDEST = 100
 """Characters of a line on a wide terminal, since longer lines are hard to read."""
 
 
-def first_options(
-    parameters: Sequence[Any], options: Mapping[str, CommandOption], names: Sequence[str]
-) -> list[Any]:
-    """Return the parameters with these option names, without dashes, in this order; all parameters
-    for no names.
+MANY_OPTIONS = 15
+"""Options from which the help of a command shows those that matter first."""
+
+
+def first_options(parameters: Sequence[Any], options: Mapping[str, CommandOption]) -> list[Any]:
+    """Return the parameters of a command with many that matter first: what is required, then the
+    others in the order of their headings. Of any other command return all parameters.
     """
-    by_name = {
-        options[parameter.name].option.shown_name(parameter.name).removeprefix("--"): parameter
-        for parameter in parameters
-        if parameter.name in options
-    }
-    return [by_name[name] for name in names] or list(parameters)
+    if len(parameters) < MANY_OPTIONS:
+        return list(parameters)
+    by_heading = [one for members in _by_panel(parameters, options).values() for one in members]
+    first = [one for one in by_heading if one.name in options and options[one.name].option.first]
+    return sorted(first, key=lambda one: not one.required)
 
 
 def help_lines(
@@ -325,8 +326,8 @@ class Command(TyperCommand):
     """A command that runs `function` with its options, and takes --config and --save-config
     besides.
 
-    Its help shows the options named in `first` and the `example`; --help-all shows all options, and
-    --help=TEXT those whose heading, name or meaning has the text.
+    Its help shows the options that are marked as `FIRST` and the `example`; --help-all shows all
+    options, and --help=TEXT those whose heading, name or meaning has the text.
     """
 
     def __init__(
@@ -335,24 +336,20 @@ class Command(TyperCommand):
         function: Callable[..., None],
         help_text: str,
         example: str = "",
-        first: Sequence[str] = (),
     ) -> None:
         self.function = function
         self.example = example
-        self.first = first
-        self.options = {option.name: option for option in _options_of(function)}
+        self.options = {option.name: option for option in options_of(function)}
         super().__init__(name, params=_parameters(self.options.values()), help=help_text)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with the options that matter first or with all of them."""
-        self.write_help(ctx, formatter, self.first)
+        """Write the help, with the options that matter first."""
+        self.write_help(ctx, formatter, first_options(self.get_params(ctx), self.options))
 
-    def write_help(self, ctx: Any, formatter: Any, first: Sequence[str] = ()) -> None:
-        """Write the help with the options of these names, or with all options if there are no
-        names.
-        """
+    def write_help(self, ctx: Any, formatter: Any, shown: Sequence[Any] = ()) -> None:
+        """Write the help with these parameters, or with all of them if none are given."""
         parameters = self.get_params(ctx)
-        shown = first_options(parameters, self.options, first)
+        shown = shown or parameters
         usage = [ctx.command_path, *self.collect_usage_pieces(ctx)]
         lines = help_lines(
             usage, self.help or "", self.example, shown, self.options, len(parameters) - len(shown)
@@ -426,8 +423,10 @@ class Command(TyperCommand):
             for name, option in self.options.items()
             if ctx.params[name] is not None
         }
-        rules = WITHOUT_EFFECT.get(self.name or "", ())
-        refuse_without_effect(rules, values, lambda name, value: self.options[name].written(value))
+        options = {name: option.option for name, option in self.options.items()}
+        refuse_without_effect(
+            options, values, lambda name, value: self.options[name].written(value)
+        )
         return values
 
     def invoke(self, ctx: Any) -> None:
@@ -436,7 +435,7 @@ class Command(TyperCommand):
             save_config(Path(ctx.params["save_config"]), ctx)
         values = self.given_values(ctx)
         arguments: dict[str, object] = {}
-        for name, kind in _parameter_types(self.function).items():
+        for name, kind, _ in _parameters_of(self.function):
             if get_origin(kind) is Given:
                 settings = get_args(kind)[0]
                 arguments[name] = Given(settings, select_fields(settings, values))
@@ -451,29 +450,33 @@ class Command(TyperCommand):
             raise SkitError(str(error)) from error
 
 
-def _parameter_types(function: Callable[..., None]) -> dict[str, Any]:
-    hints = get_type_hints(function, include_extras=True)
-    return {name: kind for name, kind in hints.items() if name != "return"}
+def _parameters_of(function: Callable[..., None]) -> Iterator[tuple[str, Any, Sequence[object]]]:
+    """Yield the name and the type of each parameter, and what stands beside the type."""
+    for name, kind in get_type_hints(function, include_extras=True).items():
+        if name != "return":
+            bare, *metadata = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+            yield name, bare, metadata
 
 
-def _options_of(function: Callable[..., None]) -> Iterator[CommandOption]:
+def options_of(function: Callable[..., None]) -> Iterator[CommandOption]:
     """Yield the options of a command in the order of its parameters and of their fields."""
     defaults = {
         name: parameter.default for name, parameter in signature(function).parameters.items()
     }
-    for name, kind in _parameter_types(function).items():
-        if get_origin(kind) is Annotated:
-            option_type, option = get_args(kind)
+    for name, kind, metadata in _parameters_of(function):
+        for own in (mark for mark in metadata if isinstance(mark, Option)):
             required = defaults[name] is Parameter.empty
-            yield CommandOption(name, option_type, option, MISSING if required else defaults[name])
-            continue
+            option, default = own.beside(name, metadata), MISSING if required else defaults[name]
+            yield CommandOption(name, kind, option, default)
         settings = get_args(kind)[0] if get_origin(kind) is Given else kind
+        if not (isinstance(settings, type) and is_dataclass(settings)):
+            continue
         for option_field, option_type, option in options_in(settings):
             required = option_field.default is MISSING and option_field.default_factory is MISSING
             yield CommandOption(
                 option_field.name,
                 option_type,
-                option,
+                option.beside(option_field.name, metadata),
                 MISSING if required else option_field.default,
             )
 

@@ -151,8 +151,8 @@ def completer_of(shown_name: str) -> Completer | None:
 
 def _names(kind: str) -> list[tuple[str, str]]:
     """Return names with what they stand for."""
-    from specbench_kit.cli.listing import KINDS
+    from specbench_kit.cli.listing import kinds
 
     if kind == "kinds":
-        return [(name, "") for name in KINDS]
-    return [(str(entry["name"]), str(entry["summary"])) for entry in KINDS[kind]()]
+        return [(name, "") for name in kinds()]
+    return [(str(entry["name"]), str(entry["summary"])) for entry in kinds()[kind]()]

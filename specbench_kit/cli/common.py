@@ -5,7 +5,7 @@ share.
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.common_options import DatasetOptions
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.studies.bench.conclusion import Conclusion
-    from specbench_kit.studies.kinds import AnyStudy
+    from specbench_kit.reports.study import Study
 
 
 def command_line() -> tuple[str, ...]:
@@ -58,24 +57,10 @@ def tell_report(
         print_json({"run_dirs": [str(folder)], "summary": summary})
 
 
-def tell_study(console: "Console", study: "AnyStudy", as_json: bool) -> None:
+def tell_study(console: "Console", study: "Study[Any, Any]", as_json: bool) -> None:
     """Print what a study found, where its page is and, if asked for, the result as JSON."""
     study.kind.print(console, study)
     tell_report(console, study.folder, study.kind.content(study.result), as_json, study.kind.page)
-
-
-def print_run(console: "Console", conclusion: "Conclusion") -> None:
-    """Print a run as a comparison of one method, or that there is nothing to compare."""
-    from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.document import Paragraph
-
-    study = conclusion.study()
-    if study is not None:
-        study.kind.print(console, study)
-        return
-    file = conclusion.directory.path / "requests.jsonl"
-    reason = f"{file} holds no finished request: there is nothing to report."
-    render_terminal.show(console, [Paragraph(reason)])
 
 
 def print_json(content: object) -> None:

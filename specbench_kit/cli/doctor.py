@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from specbench_kit.cli.common import JsonOption, print_json
 from specbench_kit.cli.exit_codes import FAILED
@@ -17,6 +17,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.extras import EXTRA_OF_MODULE, PURPOSES
 from specbench_kit.core.option import Option
 from specbench_kit.core.plain_text import one_line, summary_of
+from specbench_kit.core.registry import Registry
 from specbench_kit.core.version import __version__
 
 State = Literal["ok", "note", "missing", "broken"]
@@ -325,15 +326,41 @@ def _check_bundled_pairs() -> Iterator[Finding]:
             yield Finding(f"pair {pair.name}", "ok", pair.summary)
 
 
-@_check("methods")
-def _check_methods() -> Iterator[Finding]:
+@_check("plug-ins")
+def _check_plug_ins() -> Iterator[Finding]:
+    """Yield the methods, and every other kind of part that other packages bring, or fail to."""
+    from specbench_kit.cli.commands import commands
+    from specbench_kit.datasets.base import datasets
+    from specbench_kit.decoding.drafting.base import drafters
+    from specbench_kit.live.engines.base import dialects, engines
     from specbench_kit.methods.base import methods
+    from specbench_kit.models.executors.base import executors
+    from specbench_kit.predictors.base import families
+    from specbench_kit.serving.routers.base import routers
+    from specbench_kit.serving.schedulers.base import schedulers
 
-    others = methods.of_other_packages()
-    beside = f", and of other packages {', '.join(others)}" if others else ""
-    yield Finding("methods", "ok", f"{len(methods.all()) - len(others)} of the kit{beside}")
-    for name, reason in methods.left_out().items():
-        yield Finding(f"method {name}", "missing", reason, "all other methods can be used")
+    registries: list[tuple[str, Registry[Any]]] = [
+        ("methods", methods),
+        ("commands", commands),
+        ("datasets", datasets),
+        ("drafters", drafters),
+        ("predictor families", families),
+        ("schedulers", schedulers),
+        ("routers", routers),
+        ("engines", engines),
+        ("streams of servers", dialects),
+        ("kinds of executors", executors),
+    ]
+    for name, registry in registries:
+        others = registry.of_other_packages()
+        beside = f", and of other packages {', '.join(others)}" if others else ""
+        if others or registry is methods:
+            own = len(registry.all()) - len(others)
+            yield Finding(name, "ok", f"{own} of the kit{beside}")
+        for broken, reason in registry.left_out().items():
+            yield Finding(
+                f"{registry.kind} {broken}", "missing", reason, f"all other {name} can be used"
+            )
 
 
 @_check("your own")

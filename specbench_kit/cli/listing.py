@@ -4,6 +4,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
+from importlib import import_module
 from itertools import zip_longest
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -15,6 +17,7 @@ from specbench_kit.cli.common import print_json
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
 from specbench_kit.core.plain_text import one_line, summary_of
+from specbench_kit.core.registry import modules_in_folders
 from specbench_kit.core.specs import init_fields
 from specbench_kit.core.typed_json import JsonObject
 
@@ -26,8 +29,10 @@ ListEntry = JsonObject
 """A row of `skit list --json`: `name`, `summary` and what else the kind has."""
 
 
-KINDS: dict[str, Callable[[], list[ListEntry]]] = {}
-"""Functions that return the entries of a kind, in the order in which kinds are listed."""
+Entries = Callable[[], list[ListEntry]]
+"""A function that returns the entries of a kind."""
+
+_KINDS: dict[str, Entries] = {}
 AS_VERIFIER = "for skit bench --server, which verifies drafts there, and for skit ab"
 AS_STREAM = "for skit ab alone"
 """The commands that take a kind of inference server."""
@@ -41,8 +46,8 @@ def list_entries(
         Option(
             "methods, drafters, datasets, models, traces, golden, executors, predictors, profiles, deployments, "
             "devices, architectures, software, engine-costs, systems, schedulers, routers, presets, experiments, "
-            "engines or formats; by default the names of all except drafters, executors and engines, which take "
-            "seconds to list.",
+            "engines, formats or commands; by default the names of all except drafters, executors and engines, which "
+            "take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -58,14 +63,15 @@ def list_entries(
     """Print the entries of one kind, one of them, or the names of all kinds that are quick to
     list.
     """
-    if kind is not None and kind not in KINDS:
-        hint = did_you_mean(kind, KINDS)
-        raise SkitError(f"nothing to list under '{kind}'{hint}; known: {', '.join(KINDS)}")
+    known = kinds()
+    if kind is not None and kind not in known:
+        hint = did_you_mean(kind, known)
+        raise SkitError(f"nothing to list under '{kind}'{hint}; known: {', '.join(known)}")
     if kind is not None and name is not None:
         _list_one(kind, name, as_json)
         return
-    kinds = [kind] if kind else [known for known in KINDS if known not in SLOW]
-    entries = {listed: KINDS[listed]() for listed in kinds}
+    shown = [kind] if kind else [listed for listed in known if listed not in SLOW]
+    entries = {listed: known[listed]() for listed in shown}
     if as_json:
         print_json(entries[kind] if kind else entries)
         return
@@ -95,7 +101,7 @@ def _list_one(kind: str, name: str, as_json: bool) -> None:
             "Repeat --set beside --deployment for each field that changes, as in --set link.rtt_s=40ms."
         )
         return
-    of_kind = KINDS[kind]()
+    of_kind = kinds()[kind]()
     found = [entry for entry in of_kind if entry["name"] == name]
     if not found and kind == "architectures":
         found = _derived_architecture(name)
@@ -125,17 +131,27 @@ def _of_deployment(name: str) -> str:
     )
 
 
-def _lists(kind: str) -> Callable[[Callable[[], list[ListEntry]]], Callable[[], list[ListEntry]]]:
+def lists(kind: str) -> Callable[[Entries], Entries]:
     """Return a decorator that makes a function the list of a kind."""
 
-    def add(entries: Callable[[], list[ListEntry]]) -> Callable[[], list[ListEntry]]:
-        KINDS[kind] = entries
+    def add(entries: Entries) -> Entries:
+        _KINDS[kind] = entries
         return entries
 
     return add
 
 
-@_lists("methods")
+@cache
+def kinds() -> Mapping[str, Entries]:
+    """Return the lists of all kinds, in the order in which they are listed: those below, then those
+    in the `listing.py` of studies' folders.
+    """
+    for module in modules_in_folders("specbench_kit.studies", "listing"):
+        import_module(module)
+    return _KINDS
+
+
+@lists("methods")
 def _list_methods() -> list[ListEntry]:
     from specbench_kit.methods.base import GROUPS, methods
 
@@ -146,7 +162,7 @@ def _list_methods() -> list[ListEntry]:
     return sorted(entries, key=lambda entry: GROUPS.index(entry["group"]))
 
 
-@_lists("drafters")
+@lists("drafters")
 def _list_drafters() -> list[ListEntry]:
     from specbench_kit.decoding.drafting.base import drafters
 
@@ -161,7 +177,7 @@ def _list_drafters() -> list[ListEntry]:
     ]
 
 
-@_lists("datasets")
+@lists("datasets")
 def _list_datasets() -> list[ListEntry]:
     from specbench_kit.datasets.base import datasets
 
@@ -177,7 +193,7 @@ def _list_datasets() -> list[ListEntry]:
     ]
 
 
-@_lists("models")
+@lists("models")
 def _list_models() -> list[ListEntry]:
     from specbench_kit.models.catalogue import bundled_pairs, entries
 
@@ -194,14 +210,14 @@ def _list_models() -> list[ListEntry]:
     return [*to_builtins(entries()), *bundled]
 
 
-@_lists("traces")
+@lists("traces")
 def _list_traces() -> list[ListEntry]:
     from specbench_kit.traces.library import bundled_traces
 
     return [asdict(trace) for trace in bundled_traces().values()]
 
 
-@_lists("golden")
+@lists("golden")
 def _list_golden() -> list[ListEntry]:
     from specbench_kit.serving.golden import golden_curves
 
@@ -232,7 +248,7 @@ def _lengths(curve: "GoldenCurve") -> str:
     return "; ".join(ranges)
 
 
-@_lists("executors")
+@lists("executors")
 def _list_executors() -> list[ListEntry]:
     from specbench_kit.models.executors.base import executors
 
@@ -247,28 +263,28 @@ def _list_executors() -> list[ListEntry]:
     ]
 
 
-@_lists("predictors")
+@lists("predictors")
 def _list_predictors() -> list[ListEntry]:
     from specbench_kit.predictors.library import entries
 
     return list(map(to_builtins, entries()))
 
 
-@_lists("profiles")
+@lists("profiles")
 def _list_profiles() -> list[ListEntry]:
     from specbench_kit.reports.sections.profiles import entries
 
     return list(map(to_builtins, entries()))
 
 
-@_lists("deployments")
+@lists("deployments")
 def _list_deployments() -> list[ListEntry]:
     from specbench_kit.deployments.loading import entries
 
     return list(entries())
 
 
-@_lists("systems")
+@lists("systems")
 def _list_systems() -> list[ListEntry]:
     from specbench_kit.serving.systems.base import systems
 
@@ -283,35 +299,21 @@ def _list_systems() -> list[ListEntry]:
     ]
 
 
-@_lists("schedulers")
+@lists("schedulers")
 def _list_schedulers() -> list[ListEntry]:
     from specbench_kit.serving.schedulers.base import schedulers
 
     return [_with_options(name, scheduler) for name, scheduler in schedulers.all().items()]
 
 
-@_lists("routers")
+@lists("routers")
 def _list_routers() -> list[ListEntry]:
     from specbench_kit.serving.routers.base import routers
 
     return [_with_options(name, router) for name, router in routers.all().items()]
 
 
-@_lists("presets")
-def _list_presets() -> list[ListEntry]:
-    from specbench_kit.studies.serving.presets import presets
-
-    return [
-        {
-            "name": name,
-            "summary": f"skit {preset.command}: {preset.summary}",
-            "source": preset.source,
-        }
-        for name, preset in presets.all().items()
-    ]
-
-
-@_lists("devices")
+@lists("devices")
 def _list_devices() -> list[ListEntry]:
     from specbench_kit.profilers.devices import bundled_devices
 
@@ -329,7 +331,7 @@ def _list_devices() -> list[ListEntry]:
     ]
 
 
-@_lists("engine-costs")
+@lists("engine-costs")
 def _list_engine_costs() -> list[ListEntry]:
     from specbench_kit.profilers.engine_costs import bundled_engine_costs
 
@@ -346,7 +348,7 @@ def _list_engine_costs() -> list[ListEntry]:
     ]
 
 
-@_lists("architectures")
+@lists("architectures")
 def _list_architectures() -> list[ListEntry]:
     from specbench_kit.profilers.architectures import bundled_architectures
     from specbench_kit.profilers.variants import VARIANTS
@@ -385,7 +387,7 @@ def _architecture(name: str, shapes: "Architecture") -> ListEntry:
     }
 
 
-@_lists("software")
+@lists("software")
 def _list_software() -> list[ListEntry]:
     from specbench_kit.profilers.software import bundled_software
 
@@ -400,48 +402,7 @@ def _list_software() -> list[ListEntry]:
     ]
 
 
-RUN_AS = {
-    "simulate": "simulation",
-    "capacity": "search for capacity",
-    "bench": "decoding",
-    "train": "training",
-    "profile": "profiling",
-    "law": "closed form",
-}
-"""What `skit reproduce` does for an experiment, by its command."""
-
-
-@_lists("experiments")
-def _list_experiments() -> list[ListEntry]:
-    from specbench_kit.papers.experiment import experiments, worlds
-
-    papers = worlds()
-    from specbench_kit.studies.field.tables import tables
-
-    published: list[ListEntry] = [
-        {
-            "name": name,
-            "summary": f"{experiment.summary} ({RUN_AS[experiment.command]}, {experiment.takes})",
-            "source": experiment.source,
-            "takes": experiment.takes,
-            "group": papers[experiment.paper].title,
-        }
-        for name, experiment in experiments().items()
-    ]
-    measured: list[ListEntry] = [
-        {
-            "name": name,
-            "summary": f"{table.title} (predicted, seconds)",
-            "source": table.source,
-            "takes": "seconds",
-            "group": "Measured by others",
-        }
-        for name, table in tables().items()
-    ]
-    return [*published, *measured]
-
-
-@_lists("engines")
+@lists("engines")
 def _list_engines() -> list[ListEntry]:
     from specbench_kit.live.engines.base import dialects, engines
 
@@ -463,13 +424,14 @@ def _list_engines() -> list[ListEntry]:
     return [*verifiers, *streams]
 
 
-@_lists("formats")
-def _list_formats() -> list[ListEntry]:
-    from specbench_kit.studies.interchange.base import formats
+@lists("commands")
+def _list_commands() -> list[ListEntry]:
+    from specbench_kit.cli.commands import commands_by_group
 
     return [
-        {"name": name, "summary": form.summary, "tool": form.tool}
-        for name, form in formats.all().items()
+        {"name": name, "summary": entry.summary, "group": title}
+        for title, entries in commands_by_group().items()
+        for name, entry in entries.items()
     ]
 
 

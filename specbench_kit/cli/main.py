@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from specbench_kit.cli.commands import Commands
 from specbench_kit.cli.exit_codes import FAULT, INTERRUPTED, REFUSED
+from specbench_kit.cli.group import CommandGroup
 from specbench_kit.cli.interrupts import hear_interrupts
 from specbench_kit.cli.outputs import Outputs
 from specbench_kit.cli.usage import UsageError, usage_problem
@@ -32,6 +32,7 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit new method my-rule                      create a package with a policy of your own and its test
   skit serve, skit bench --server              a target here, devices that draft over the network
   skit ab plain=vllm://A spec=vllm://B         compare two running servers, such as speculation on and off
+  skit why plain=vllm://A spec=vllm://B        say why speculation is slow or fast there, and what to try
   skit load, skit validate                     load a real server, and check the simulator against it
   skit reproduce wisp/table-2                  published numbers next to ours
   skit list                                    methods, datasets, deployments and other names
@@ -55,7 +56,7 @@ with suppress(
 
 app = typer.Typer(
     name="skit",
-    cls=Commands,
+    cls=CommandGroup,
     help="Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich would take longer than everything else

@@ -1,14 +1,15 @@
 """`skit new`: a package or a card of your own to start from."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Option, OptionValues
+from specbench_kit.core.registry import Registry
 from specbench_kit.runs.folder import write_text
 
 LIKE = "qwen3-8b"
@@ -20,10 +21,13 @@ class NewOptions:
     """The kind and name of what is written, and the folder for it."""
 
     kind: Annotated[
-        Literal["method", "card"],
-        Option("What to write: method, or card (of an architecture or a device).", argument=True),
+        Literal["method", "command", "card"],
+        Option(
+            "What to write: method, command, or card (of an architecture or a device).",
+            argument=True,
+        ),
     ]
-    name: Annotated[str, Option("Name of the method or card.", argument=True)]
+    name: Annotated[str, Option("Name of the method, command or card.", argument=True)]
     like: Annotated[
         str,
         Option(
@@ -32,7 +36,7 @@ class NewOptions:
         ),
     ] = LIKE
     out: Annotated[
-        Path, Option("Folder in which a method's folder or a card's file is created.")
+        Path, Option("Folder in which the package's folder or the card's file is created.")
     ] = Path(".")
 
 
@@ -50,17 +54,15 @@ def new(options: NewOptions) -> None:
         return
     require(
         options.like == LIKE,
-        "--like has no effect: a method starts from one template; leave it out",
+        f"--like has no effect: a {options.kind} starts from one template; leave it out",
     )
-    folder = new_method(options.name, options.out)
+    template = TEMPLATES[options.kind]
+    folder = new_package(template, options.name, options.out)
     for file in sorted(folder.iterdir()):
         say(console, f"written: {file}")
     say(console, f"next: pip install --editable '{folder}[test]'")
     say(console, f"then: pytest {folder}")
-    say(
-        console,
-        f"then: skit bench --replay qwen2.5-coder --deployment wan --method {options.name} --method fixed-k",
-    )
+    say(console, f"then: {template.then(options.name)}")
 
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -78,8 +80,8 @@ dependencies = ["specbench-kit"]
 [project.optional-dependencies]
 test = ["pytest"]
 
-[project.entry-points."specbench_kit.methods"]
-$name = "$module:$kind"
+[project.entry-points."$group"]
+$name = "$module:$entry"
 
 [tool.setuptools]
 py-modules = ["$module"]
@@ -166,6 +168,123 @@ def test_a_longest_draft_of_no_token_is_refused():
         skit.bench("$name:longest=0")
 '''
 
+COMMAND = '''\
+"""skit $name: which methods of some runs were the fastest."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from specbench_kit.cli.commands import CommandEntry
+from specbench_kit.cli.common import JsonOption, print_json
+from specbench_kit.core.errors import require
+from specbench_kit.core.option import Option
+
+COMMAND = CommandEntry(
+    "$module:run",  # imported when the command runs
+    "Results",  # the heading in skit --help, one of its own or another
+    "Print the fastest methods of some runs.",
+    example="skit $name results",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ${kind}Options:
+    """Every annotated field is an option, or an argument."""
+
+    runs: Annotated[tuple[Path, ...], Option("Folders of runs of skit bench.", argument=True)]
+    most: Annotated[int, Option("Number of methods to print.")] = 3
+
+    def __post_init__(self) -> None:
+        require(self.most >= 1, f"--most must be at least 1, not {self.most}")
+
+
+def run(options: ${kind}Options, as_json: JsonOption = False) -> None:
+    """Print a line for each method, the fastest first."""
+    # skit --help imports this file: what is heavy is imported where it is used.
+    import specbench_kit.api as skit
+
+    speed = skit.load(*options.runs).to_pandas().set_index("method")["throughput_tok_per_s"]
+    fastest = speed.sort_values(ascending=False)
+    shown = fastest.head(options.most).to_dict()
+    if as_json:
+        print_json(shown)
+        return
+    for method, tokens_per_s in shown.items():
+        print(f"{method}: {tokens_per_s:.1f} tokens/s")
+'''
+
+COMMAND_TEST = '''\
+"""Tests of skit $name on runs of the bundled pair."""
+
+from pathlib import Path
+
+import pytest
+import specbench_kit.api as skit
+from specbench_kit.core.errors import SkitError
+
+from $module import ${kind}Options, run
+
+
+def test_$module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"target": "bundled", "limit": 2, "max_new_tokens": 12, "out": tmp_path, "deployment": "wan"}
+    skit.bench("fixed-k", **options)
+    run(${kind}Options(runs=(tmp_path,), most=1))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("fixed-k")
+
+
+def test_no_method_at_all_is_refused() -> None:
+    with pytest.raises(SkitError, match="--most must be at least 1"):
+        ${kind}Options(runs=(Path(),), most=0)
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class PackageTemplate:
+    """What `skit new` writes for a kind of part: its module, the test and the name in the module that
+    the entry point names.
+    """
+
+    registry: Callable[[], Registry[Any]]
+    module: str
+    test: str
+    entry: str
+    then: Callable[[str], str]
+    """Return a command that uses the part of a name."""
+
+
+def _methods() -> Registry[Any]:
+    from specbench_kit.methods.base import methods
+
+    return methods
+
+
+def _commands() -> Registry[Any]:
+    from specbench_kit.cli.commands import commands
+
+    return commands
+
+
+TEMPLATES = {
+    "method": PackageTemplate(
+        _methods,
+        METHOD,
+        TEST,
+        "$kind",
+        lambda name: (
+            f"skit bench --replay qwen2.5-coder --deployment wan --method {name} --method fixed-k"
+        ),
+    ),
+    "command": PackageTemplate(
+        _commands,
+        COMMAND,
+        COMMAND_TEST,
+        "COMMAND",
+        lambda name: f"skit {name} --help",
+    ),
+}
+"""The packages that `skit new` writes, by the kind of part that they bring."""
 
 ARCHITECTURE_COMMENTS = {
     "family": "the model type of its configuration, or llama for any plain decoder",
@@ -279,29 +398,32 @@ def _card_text(name: str, title: str, fields: OptionValues, comments: Mapping[st
     return "\n".join(lines) + "\n"
 
 
-def new_method(name: str, out: Path) -> Path:
-    """Write the package into a new folder `skit-NAME` below `out`; return the folder.
+def new_package(template: PackageTemplate, name: str, out: Path) -> Path:
+    """Write a package with one part of this name into a new folder `skit-NAME` below `out`; return the
+    folder.
 
-    Raise SkitError if the name is taken or cannot be the name of a method.
+    Raise SkitError if the name is taken or cannot be the name of such a part.
     """
-    from specbench_kit.methods.base import methods
-
+    registry = template.registry()
     if not NAME.fullmatch(name):
         raise SkitError(
-            f"'{name}' cannot be a method's name: use lower-case letters, digits and single dashes, as in my-rule"
+            f"'{name}' cannot be a {registry.kind}'s name: use lower-case letters, digits and single dashes, as in "
+            "my-rule"
         )
-    if name in methods.all():
-        raise SkitError(f"a method '{name}' exists already: choose another name")
+    if name in registry.all():
+        raise SkitError(f"a {registry.kind} '{name}' exists already: choose another name")
     folder = out / f"skit-{name}"
     if folder.exists():
         raise SkitError(f"{folder} exists already: choose another --out")
     kind = "".join(part.capitalize() for part in name.split("-"))
     values = {"name": name, "module": f"skit_{name.replace('-', '_')}", "kind": kind}
+    entry = Template(template.entry).substitute(values)
     files = {
         "pyproject.toml": PROJECT,
-        f"{values['module']}.py": METHOD,
-        f"test_{values['module']}.py": TEST,
+        f"{values['module']}.py": template.module,
+        f"test_{values['module']}.py": template.test,
     }
     for file, text in files.items():
-        write_text(folder / file, Template(text).substitute(values))
+        written = Template(text).substitute(values, group=registry.group, entry=entry)
+        write_text(folder / file, written)
     return folder

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -22,9 +22,25 @@ from rich.progress import (
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.reports.writing.formatting import count, data
 
-if TYPE_CHECKING:
-    # Lanes decode with torch, which a bar over simulations should not wait for.
-    from specbench_kit.studies.bench import lanes
+
+class DecodingProgress(Protocol):
+    """What a bar over decoding shows after each finished request."""
+
+    @property
+    def method(self) -> str:
+        """The current method."""
+
+    @property
+    def done(self) -> int:
+        """Finished requests."""
+
+    @property
+    def planned(self) -> int:
+        """All requests."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The speed of the current method."""
 
 
 LINE_EVERY_S = 60.0
@@ -99,7 +115,7 @@ def _time_of_day(later_s: float = 0.0) -> str:
 
 
 @contextmanager
-def decoding_bar() -> Iterator[Callable[["lanes.Progress"], None]]:
+def decoding_bar() -> Iterator[Callable[[DecodingProgress], None]]:
     """Show finished requests, the current method with its tokens per second, and the remaining
     time.
     """
@@ -113,7 +129,7 @@ def decoding_bar() -> Iterator[Callable[["lanes.Progress"], None]]:
     with _Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("decoding", total=None, speed=0.0, visible=False)
 
-        def report(progress: "lanes.Progress") -> None:
+        def report(progress: DecodingProgress) -> None:
             bar.update(
                 task,
                 description=progress.method,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.core.errors import require
-from specbench_kit.core.option import DECODING, DEPLOYMENT, MODELS, OUTPUT, RUN, Option
+from specbench_kit.core.option import DECODING, DEPLOYMENT, FIRST, MODELS, OUTPUT, RUN, Option
 
 DatasetName = Annotated[
     str,
@@ -154,11 +154,21 @@ def require_minutes(minutes: float | None) -> None:
     require(valid, f"--minutes takes a number above 0, such as 5 or 0.5, not {minutes}")
 
 
+def require_requests(
+    limit: int | None, minutes: float | None, max_new_tokens: int, batch_size: int
+) -> None:
+    """Raise SkitError unless there is something to decode."""
+    require(limit is None or limit >= 1, f"--limit must be at least 1, not {limit}")
+    require_minutes(minutes)
+    require(max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {max_new_tokens}")
+    require(batch_size >= 1, f"--batch-size must be at least 1, not {batch_size}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
     """The dataset of the prompts, and where to find it."""
 
-    dataset: DatasetName = "gsm8k"
+    dataset: Annotated[DatasetName, FIRST] = "gsm8k"
     data_dir: DataDir = None
     sample: Sample = True
 
@@ -167,5 +177,5 @@ class DatasetOptions:
 class DeploymentOptions:
     """The deployment whose time is reported, and changes to its fields."""
 
-    deployment: DeploymentName = "local"
+    deployment: Annotated[DeploymentName, FIRST] = "local"
     replaced: ReplacedFields = ()

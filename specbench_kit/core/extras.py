@@ -21,7 +21,7 @@ EXTRA_OF_MODULE = {
 }
 """The extra by the name of a top-level Python module."""
 PURPOSES = {
-    "live": "work with servers: skit serve, skit load, skit profile-server, skit bench --server, skit ab",
+    "live": "work with servers: skit serve, skit load, skit profile-server, skit bench --server, skit ab, skit why",
     "trees": "training predictors of the families xgboost and lightgbm",
     "constrained": "outputs that follow a grammar: skit bench --constraint",
     "llama-cpp": "the comparison with llama.cpp in make benchmark",

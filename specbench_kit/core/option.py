@@ -2,8 +2,8 @@
 interface all read.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, dataclass, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
@@ -33,6 +33,41 @@ holds.
 
 
 @dataclass(frozen=True, slots=True)
+class WithoutEffect:
+    """A case in which an option has no effect, so that it is refused: `because` says why, and what to do.
+
+    It stands beside the `Option` of a field; beside a dataclass that a command takes it is about all of its options, or
+    about those that `of` names. `case` returns the words for the case if the given values are one, such as `with
+    --replay`, else an empty text.
+    """
+
+    case: Callable[[OptionValues], str]
+    because: str
+    options: tuple[str, ...] = ()
+
+    def of(self, *options: str) -> "WithoutEffect":
+        """Return the same case for some of a dataclass's options, by the names of their fields."""
+        return replace(self, options=options)
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """A mark beside an option that `--help` shows where a command has many; `--help-all` shows the others too.
+
+    Beside a dataclass that a command takes it is about the options that `of` names.
+    """
+
+    options: tuple[str, ...] = ()
+
+    def of(self, *options: str) -> "First":
+        """Return the mark of some of a dataclass's options, by the names of their fields."""
+        return replace(self, options=options)
+
+
+FIRST = First()
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     """Metadata that makes an annotated field an option: `Annotated[int, Option("Requests in a
     batch.")] = 64`.
@@ -41,6 +76,9 @@ class Option:
     it differs from the name of the field. `parse` turns the text of the command line into the field's value; without
     it the field holds the text converted to its type. An `argument` is given by position, without a flag. `recorded`
     says whether a run holds it.
+
+    What else is true of an option in one command stands beside it, in any order: `Annotated[Target, FIRST,
+    WithoutEffect(...)]` adds to an option that several commands share.
     """
 
     help: str
@@ -49,12 +87,24 @@ class Option:
     parse: Callable[[str], object] | None = None
     argument: bool = False
     recorded: Recorded = "no"
+    first: bool = False
+    without_effect: tuple[WithoutEffect, ...] = ()
+    """What the marks beside it say, as `beside` fills it in."""
 
     def shown_name(self, name: str) -> str:
         """Return what the command line calls the field `name`: `--batch-size`, or the bare name of
         an argument.
         """
         return name if self.argument else f"--{(self.flag or name).replace('_', '-')}"
+
+    def beside(self, name: str, metadata: Iterable[object]) -> "Option":
+        """Return the option of the field `name` with what stands beside it or its dataclass."""
+        first, cases = self.first, list(self.without_effect)
+        for mark in metadata:
+            if isinstance(mark, First | WithoutEffect) and name in (mark.options or (name,)):
+                first |= isinstance(mark, First)
+                cases += [mark] if isinstance(mark, WithoutEffect) else []
+        return replace(self, first=first, without_effect=tuple(cases))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +142,9 @@ def options_in(kind: type) -> Iterator[tuple[Field[object], object, Option]]:
         if get_origin(hints[field.name]) is Annotated:
             field_type, *metadata = get_args(hints[field.name])
             yield from (
-                (field, field_type, option) for option in metadata if isinstance(option, Option)
+                (field, field_type, option.beside(field.name, metadata))
+                for option in metadata
+                if isinstance(option, Option)
             )
 
 

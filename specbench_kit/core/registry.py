@@ -5,9 +5,10 @@ plug-ins.
 import importlib
 import logging
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from traceback import walk_tb
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -114,39 +115,48 @@ class Registry(Generic[T]):
         if not self._discovered:
             # Set first: a module that is imported below may use the registry.
             self._discovered = True
-            package = importlib.import_module(self.package)
-            # A single module has no path: it registers its entries itself.
-            for module in pkgutil.iter_modules(
-                getattr(package, "__path__", ()), f"{self.package}."
-            ):
-                importlib.import_module(module.name)
+            for module in self.own_modules():
+                importlib.import_module(module)
             for point in _entry_points().select(group=self.group):
                 try:
                     entry = point.load()
-                    if missing := _missing(entry):
-                        self._leave_out_wrong(point, entry, f"has no {' and no '.join(missing)}")
-                        continue
-                    if misspelt := self._misspelt(entry):
-                        self._leave_out_wrong(point, entry, f"has {words(misspelt)}")
+                    if fault := self.fault(entry):
+                        self._leave_out_wrong(point, fault)
                         continue
                     self.register(point.name)(entry)
-                    _PLUG_INS.setdefault(
-                        point.module.partition(".")[0], PlugIn(self.kind, point.name)
-                    )
+                    if self._entries.get(point.name) is entry:
+                        package = point.module.partition(".")[0]
+                        _PLUG_INS.setdefault(package, PlugIn(self.kind, point.name))
                 except SkitError:
                     raise
                 except Exception as error:  # whatever is wrong with it, nothing else depends on it
                     self._leave_out(point, error)
         return dict(sorted(self._entries.items()))
 
+    def own_modules(self) -> Iterator[str]:
+        """Yield the names of the kit's modules that register entries when they are imported."""
+        package = importlib.import_module(self.package)
+        # A single module has no path: it registers its entries itself.
+        paths = getattr(package, "__path__", ())
+        yield from (module.name for module in pkgutil.iter_modules(paths, f"{self.package}."))
+
+    def package_of(self, entry: T) -> str:
+        """Return the name of the package at the top of whose folders an entry is."""
+        return entry.__module__.partition(".")[0]
+
+    def fault(self, entry: object) -> str:
+        """Return what others would meet only when they use an installed entry, or never, as in `has
+        no policy()`; empty if nothing is wrong with it.
+        """
+        if missing := _missing(entry):
+            return f"has no {' and no '.join(missing)}"
+        misspelt = self._misspelt(entry)
+        return f"has {words(misspelt)}" if misspelt else ""
+
     def of_other_packages(self) -> dict[str, T]:
         """Return the entries, by name, that other packages than this one bring."""
         own = __name__.partition(".")[0]
-        return {
-            name: entry
-            for name, entry in self.all().items()
-            if entry.__module__.partition(".")[0] != own
-        }
+        return {name: entry for name, entry in self.all().items() if self.package_of(entry) != own}
 
     def left_out(self) -> dict[str, str]:
         """Return the entries that cannot be used, by name, each with why and what to do."""
@@ -160,14 +170,11 @@ class Registry(Generic[T]):
         self._broken[name] = reason
         _LOG.warning("LEFT OUT: %s", one_line(reason))
 
-    def _leave_out_wrong(self, point: EntryPoint, entry: type, fault: str) -> None:
-        """Leave out an installed entry with a fault which others would meet only when they use it,
-        or never.
-        """
+    def _leave_out_wrong(self, point: EntryPoint, fault: str) -> None:
+        """Leave out an installed entry that has a fault."""
         self.leave_out(
             point.name,
-            f"the installed {self.kind} '{point.name}' ({entry.__module__}:{entry.__qualname__}) {fault}: mend it, "
-            f"{_removal(point)}",
+            f"the installed {self.kind} '{point.name}' ({point.value}) {fault}: mend it, {_removal(point)}",
         )
 
     def _misspelt(self, entry: object) -> dict[str, str]:
@@ -195,6 +202,17 @@ class Registry(Generic[T]):
             point.name,
             f"the installed {self.kind} '{point.name}' cannot be imported: {reason}: {remedy}, {_removal(point)}",
         )
+
+
+def modules_in_folders(package: str, module: str) -> Iterator[str]:
+    """Yield the names of the modules called `module` in the folders of a package, of those that have
+    one.
+    """
+    paths = importlib.import_module(package).__path__
+    for folder in pkgutil.iter_modules(paths, f"{package}."):
+        name = f"{folder.name}.{module}"
+        if folder.ispkg and find_spec(name) is not None:
+            yield name
 
 
 def _removal(point: EntryPoint) -> str:

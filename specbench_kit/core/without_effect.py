@@ -1,24 +1,15 @@
-"""Options that would have no effect beside others: declared per command, and refused in one line
-instead of ignored.
+"""The cases in which options have no effect beside others: they are refused in one line instead of
+ignored.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import OptionValues
+from specbench_kit.core.option import Option, OptionValues, WithoutEffect
 
-
-@dataclass(frozen=True, slots=True)
-class WithoutEffect:
-    """`options` that have no effect in some case, by the names of their fields, and `because` says why.
-
-    `case` returns the words for the case if the given values are one, such as `with --replay`, else an empty text.
-    """
-
-    options: tuple[str, ...]
-    case: Callable[[OptionValues], str]
-    because: str
+RECORDED = "a trace has its own prompts, models and answers; leave out one of them"
+OWN_ANSWERS = "a trace has its own prompts and answers; leave out one of them"
+"""Why options of what is decoded have no effect beside a trace."""
 
 
 def beside(name: str, written: str = "") -> Callable[[OptionValues], str]:
@@ -37,18 +28,33 @@ def unless(*names: str) -> Callable[[OptionValues], str]:
     return lambda given: "" if any(given.get(name) for name in names) else words
 
 
+def greedily(given: OptionValues) -> str:
+    """Return the case in which decoding is greedy."""
+    return "" if given.get("temperature") else "without --temperature"
+
+
+GREEDY = WithoutEffect(
+    greedily,
+    "greedy decoding takes the most likely token; give a --temperature above 0 or leave it out",
+)
+
+
 def refuse_without_effect(
-    rules: Sequence[WithoutEffect], given: OptionValues, flag_of: Callable[[str, object], str]
+    options: Mapping[str, Option], given: OptionValues, flag_of: Callable[[str, object], str]
 ) -> None:
-    """Raise SkitError for the first given option that has no effect; `flag_of` returns how it was
-    written.
+    """Raise SkitError for the first case in which given options have no effect, in the order of the
+    `options` by the names of their fields; `flag_of` returns how an option was written.
     """
-    for rule in rules:
-        names = [name for name in rule.options if name in given]
-        if names and (case := rule.case(given)):
+    cases: dict[tuple[Callable[[OptionValues], str], str], list[str]] = {}
+    for name, option in options.items():
+        for rule in option.without_effect:
+            cases.setdefault((rule.case, rule.because), []).append(name)
+    for (case, because), members in cases.items():
+        names = [name for name in members if name in given]
+        if names and (words := case(given)):
             flags = ", ".join(flag_of(name, given[name]) for name in names)
             verb = "have" if len(names) > 1 else "has"
-            raise SkitError(f"{flags} {verb} no effect {case}: {rule.because}")
+            raise SkitError(f"{flags} {verb} no effect {words}: {because}")
 
 
 def flag_of(name: str, value: object) -> str:

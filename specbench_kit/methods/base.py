@@ -343,8 +343,11 @@ class Method(ABC):
     def draws_tokens(self) -> bool:
         """Return True if sampled decoding draws its draft tokens at random, so that verification
         needs their odds.
+
+        Other methods accept the drafted tokens that equal the target's own samples.
         """
-        return self.proposal == "sample" and self.uses_drafter and self.drafting.drawn
+        drafts = self.uses_drafter and self.pipeline is None
+        return self.proposal == "sample" and drafts and self.drafting.drawn
 
     @property
     def reads_candidates(self) -> int:

@@ -26,6 +26,20 @@ def parse_method(spec: str) -> Method:
     return method
 
 
+def with_options(spec: str, values: OptionValues) -> str:
+    """Return the spec of a method with the options whose keys begin with the method's name."""
+    name, _, tail = spec.partition(":")
+    options = dict(item.partition("=")[::2] for item in filter(None, tail.split(",")))
+    prefix = f"{name}."
+    options |= {
+        key.removeprefix(prefix): str(value)
+        for key, value in values.items()
+        if key.startswith(prefix)
+    }
+    joined = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}:{joined}" if joined else name
+
+
 def known_class(spec: str) -> type[Method] | None:
     """Return the class of a spec's method; None for one of another tool, or of somebody's own that
     is not installed.

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from specbench_kit.core.common_options import Dtype, Force, Out, Resume, Seed, TorchDevice
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import MODELS, OUTPUT, RUN, Option, options_in
+from specbench_kit.core.option import FIRST, MODELS, OUTPUT, RUN, Option, options_in
 from specbench_kit.profilers.roofline import Host
 from specbench_kit.profilers.silicon import KernelEngine
 from specbench_kit.profilers.software import KERNELS
@@ -60,6 +60,7 @@ class ProfileSettings:
             "file).",
             MODELS,
         ),
+        FIRST,
     ] = "auto"
     draft: str | None = None
     gpu: str | None = None
@@ -73,18 +74,19 @@ class ProfileSettings:
     host_s: float | None = None
     host_request_s: float | None = None
     overlap: float = 0.0
-    device: TorchDevice = "auto"
+    device: Annotated[TorchDevice, FIRST] = "auto"
     dtype: Dtype = "auto"
-    budget_s: Budget = 420.0
-    runs: Annotated[int, Option("Number of passes through the workload.", RUN)] = 3
+    budget_s: Annotated[Budget, FIRST] = 420.0
+    runs: Annotated[int, Option("Number of passes through the workload.", RUN), FIRST] = 3
     seed: Seed = 0
-    resume: Resume = False
-    out: Out = Path("results")
+    resume: Annotated[Resume, FIRST] = False
+    out: Annotated[Out, FIRST] = Path("results")
     name: Annotated[
         str | None,
         Option(
             "Name of the profile; the default is made of model, device, dtype and role.", OUTPUT
         ),
+        FIRST,
     ] = None
     save_to: Path | None = None
     force: Force = False
@@ -180,6 +182,7 @@ class DerivableProfileSettings(ProfileSettings):
             "Device card such as a100, or a .toml file; without such a device here, its data sheet is used.",
             MODELS,
         ),
+        FIRST,
     ] = None
     origin: Annotated[
         Origin,
@@ -237,6 +240,7 @@ class VerifierProfileSettings(DerivableProfileSettings):
         Option(
             "Number of cards that hold the model of a derived profile (tensor parallel).", MODELS
         ),
+        FIRST,
     ] = 1
     interconnect: Annotated[
         str | None,
@@ -271,8 +275,9 @@ class DrafterProfileSettings(DerivableProfileSettings):
             "file), or with --gpu what is derived from the target: eagle3, mtp, block or 4bit.",
             MODELS,
         ),
+        FIRST,
     ] = "auto"
-    budget_s: Budget = 240.0
+    budget_s: Annotated[Budget, FIRST] = 240.0
     save_to: Annotated[
         Path | None,
         Option("Folder for both profiles; the default is your folder of profiles.", OUTPUT),

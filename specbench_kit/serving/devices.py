@@ -101,13 +101,13 @@ class Devices:
         at_server[:, 0] = arrived_s = self.arrives_s[devices]
         # Counted from the planned arrival: what a shared link or a trace delays a message comes off
         # its budget.
-        at_server[:, 1] = self.sent_s[devices] + rows["up_s"] + rows["round_budget_s"]
-        at_server[:, 2] = rows["context"] - cached + (rows["submitted"] if self._on_edge else 0)
+        at_server[:, 1] = self.sent_s[devices] + rows.up_s + rows.round_budget_s
+        at_server[:, 2] = rows.context - cached + (rows.submitted if self._on_edge else 0)
         at_server[:, 3] = cached
         self.at_server[devices], self.arrives_s[devices] = at_server, np.inf
-        response_deadline_s = (self.start_s[devices] + rows["response_budget_s"]).tolist()
+        response_deadline_s = (self.start_s[devices] + rows.response_budget_s).tolist()
         new = at_server[:, 2].astype(np.int64).tolist()
-        expected = rows["expected_tokens"].tolist()
+        expected = rows.expected_tokens.tolist()
         times = (arrived_s.tolist(), at_server[:, 1].tolist())
         return list(
             map(
@@ -175,7 +175,7 @@ class Devices:
     def drafts(self, devices: Sequence[int]) -> list[RoundDraft]:
         """Return what the devices draft in their current rounds."""
         rows = self.table.current(np.array(devices))
-        columns = [rows[name] for name in ("drafted", "submitted", "work", "reads")]
+        columns = (rows.drafted, rows.submitted, rows.work, rows.reads)
         return [RoundDraft(*draft) for draft in np.stack(columns, axis=1).astype(np.int64).tolist()]
 
     def confidences(self, devices: Sequence[int]) -> list[list[float]]:
@@ -185,7 +185,7 @@ class Devices:
 
     def chains(self, devices: Sequence[int]) -> list[DraftedChain]:
         """Return what a trace holds of the devices' drafts in their current rounds."""
-        begins = self.table.current(np.array(devices, dtype=np.int64))["begins"]
+        begins = self.table.current(np.array(devices, dtype=np.int64)).begins
         kinds = self.table.fleet.kind
         chains = []
         for device, is_first in zip(devices, begins.tolist(), strict=True):
@@ -197,7 +197,7 @@ class Devices:
     def is_first_round(self, device: int) -> bool:
         """Return True if the device's current response has no earlier round."""
         rows = self.table.current(np.array([device]))
-        return bool(rows["context"] <= rows["prompt"])
+        return bool(rows.context <= rows.prompt)
 
     def receive_answers(
         self,
@@ -215,7 +215,7 @@ class Devices:
         if self._runs is not None:
             outcomes = self._runs.outcomes(devices)
         rows = self.table.advance(devices, drafted, outcomes)
-        answered_s = ended_s + rows["down_s"]
+        answered_s = ended_s + rows.down_s
         if self._delays is not None:
             answered_s = answered_s + self._delays.downlink_excess_s(devices, rows, ended_s)
         first_s = np.minimum(self.first_s[devices], answered_s)
@@ -224,7 +224,7 @@ class Devices:
         )
         if self._keeps_kv:
             # The bonus token is not in the verifier's KV: it is computed in the next round.
-            self.cached[devices] = (rows["context"] + rows["committed"] - 1) * (rows["ends"] == 0)
+            self.cached[devices] = (rows.context + rows.committed - 1) * (rows.ends == 0)
         self.first_s[devices] = first_s
         free_s = self._free_s(devices, answered)
         if self._runs is not None:
@@ -236,7 +236,9 @@ class Devices:
     def unanswered_rounds(self, devices: Integers) -> dict[str, Floats]:
         """Return columns of the devices' current rounds that have no answer yet."""
         rows = self.table.current(devices)
-        columns = {name: rows[name] for name in RECORDED} | {"sent_s": self.sent_s[devices]}
+        columns = dict(zip(RECORDED, rows.recorded.T, strict=True)) | {
+            "sent_s": self.sent_s[devices]
+        }
         return columns | dict(zip(AT_SERVER, self.at_server[devices].T, strict=True))
 
     def unfinished_responses(self, end_s: float) -> dict[str, Floats]:
@@ -254,9 +256,9 @@ class Devices:
             "start_s": np.concatenate([self.start_s[begun], queued[1]]),
             "first_s": np.concatenate([self.first_s[begun], never_s]),
             "end_s": np.full(len(clients), np.inf),
-            "prompt": np.concatenate([rows["prompt"], queued[2]]),
-            "tokens": np.concatenate([rows["tokens"], queued[3]]),
-            "committed": np.concatenate([rows["context"] - rows["prompt"], np.zeros(len(never_s))]),
+            "prompt": np.concatenate([rows.prompt, queued[2]]),
+            "tokens": np.concatenate([rows.tokens, queued[3]]),
+            "committed": np.concatenate([rows.context - rows.prompt, np.zeros(len(never_s))]),
         }
         order = np.argsort(clients, kind="stable")
         return {name: column[order] for name, column in columns.items()}
@@ -265,23 +267,19 @@ class Devices:
         """Draft and send the next round of the response, or the first one of the next once it is
         requested.
         """
-        begins = rows["begins"] > 0
+        begins = rows.begins > 0
         if begins.any():
-            start_s = np.maximum(rows["earliest_s"], answered_s + rows["gap_s"])
+            start_s = np.maximum(rows.earliest_s, answered_s + rows.gap_s)
             if self._longest < np.inf:
-                too_long = (
-                    begins & (start_s < np.inf) & (rows["prompt"] + rows["tokens"] > self._longest)
-                )
+                too_long = begins & (start_s < np.inf) & (rows.prompt + rows.tokens > self._longest)
                 for index in too_long.nonzero()[0][:1]:
-                    self._scenario.check_lengths(
-                        int(rows["prompt"][index]), int(rows["tokens"][index])
-                    )
+                    self._scenario.check_lengths(int(rows.prompt[index]), int(rows.tokens[index]))
             self.start_s[devices[begins]], self.first_s[devices[begins]] = start_s[begins], np.inf
             free_s = np.where(begins, np.maximum(start_s, answered_s), free_s)
             if self._runs is not None:
                 self._runs.begin(devices[begins], free_s[begins])
-        self.sent_s[devices] = sent_s = free_s + rows["draft_s"]
-        self.arrives_s[devices] = sent_s + rows["up_s"]
+        self.sent_s[devices] = sent_s = free_s + rows.draft_s
+        self.arrives_s[devices] = sent_s + rows.up_s
         if self._delays is not None:
             # Messages of other devices that are still on their way may be moved too, behind these
             # on a shared link.
@@ -295,12 +293,11 @@ class Devices:
         rows = answered.rows
         answered_s = answered.answered_s
         sent_s = answered.sent_s
-        if not (self._on_edge and rows["proactive"].any()):
+        if not (self._on_edge and rows.proactive.any()):
             return answered_s
         free_s: Floats = answered_s.copy()
-        columns = [
-            rows[name].tolist() for name in ("proactive", "work", "reads", "context", "committed")
-        ]
+        fields = (rows.proactive, rows.work, rows.reads, rows.context, rows.committed)
+        columns = [field.tolist() for field in fields]
         for index, (time, proactive, *row) in enumerate(
             zip(self.table.draft_times_of(devices), *columns, strict=False)
         ):
@@ -348,12 +345,12 @@ class LinkDelays:
         Besides the given devices these are the devices whose messages queue behind theirs on a
         shared link.
         """
-        begins = rows["begins"] > 0
-        drafted = rows["submitted"] * self._on_edge
-        size = (np.where(begins, rows["prompt"], 0) + drafted) * TOKEN_BYTES
+        begins = rows.begins > 0
+        drafted = rows.submitted * self._on_edge
+        size = (np.where(begins, rows.prompt, 0) + drafted) * TOKEN_BYTES
         size = size + self._fleet.draft_bytes[devices] * drafted
-        crosses = rows["crosses"] > 0
-        arrives_s = sent_s + rows["up_s"] + crosses * self._excess_s(devices, size, sent_s)
+        crosses = rows.crosses > 0
+        arrives_s = sent_s + rows.up_s + crosses * self._excess_s(devices, size, sent_s)
         if self._bytes_per_s == inf and not self._frame_s:
             return devices, arrives_s
         occupies_s = size[crosses] / self._bytes_per_s + self._frame_s
@@ -368,8 +365,8 @@ class LinkDelays:
         """Return how much later than `down_s` answers arrive; they leave one after the other in
         batch order.
         """
-        crosses = rows["crosses"] > 0
-        size = (rows["accepted"] + 1) * TOKEN_BYTES
+        crosses = rows.crosses > 0
+        size = (rows.accepted + 1) * TOKEN_BYTES
         leave_s = np.cumsum(crosses, dtype=np.float64) * self._frame_s
         excess_s: Floats = crosses * (leave_s + self._excess_s(devices, size, ended_s + leave_s))
         return excess_s

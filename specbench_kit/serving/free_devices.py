@@ -144,7 +144,7 @@ class FreeRuns:
         """
         rows = self._table.current(devices)
         for device, at_s, prompt in zip(
-            devices.tolist(), start_s.tolist(), rows["prompt"].tolist(), strict=True
+            devices.tolist(), start_s.tolist(), rows.prompt.tolist(), strict=True
         ):
             if at_s == np.inf:
                 continue
@@ -169,8 +169,8 @@ class FreeRuns:
     def outcomes(self, devices: Integers) -> RoundOutcomes:
         """Return what the target accepts of the current rounds."""
         rows = self._table.current(devices)
-        submitted = rows["submitted"].astype(np.int64)
-        verified = rows["context"].astype(np.int64)
+        submitted = rows.submitted.astype(np.int64)
+        verified = rows.context.astype(np.int64)
         left = [self._runs[device].first + self._runs[device].right for device in devices.tolist()]
         accepted = np.minimum(submitted, np.maximum(np.array(left) - verified, 0))
         return RoundOutcomes(submitted, accepted)
@@ -183,14 +183,14 @@ class FreeRuns:
 
         The rows are told what was drafted until then.
         """
-        tokens = (rows["context"] + rows["committed"]).astype(np.int64).tolist()
+        tokens = (rows.context + rows.committed).astype(np.int64).tolist()
         for index, (device, at_s) in enumerate(
             zip(devices.tolist(), answered_s.tolist(), strict=True)
         ):
             run = self._runs[device]
             drafted = bisect_right(run.times_s, at_s)
             passed = tokens[index] - run.first
-            ends = bool(rows["ends"][index])
+            ends = bool(rows.ends[index])
             goes_on = passed <= min(run.right, drafted)
             # A forward that is under way comes to its end; a device may still be busy with one of
             # the run before.
@@ -199,7 +199,7 @@ class FreeRuns:
             )
             under_way = next_s < at_s
             done = drafted + (under_way and not (goes_on or ends))
-            rows["drafted"][index], rows["draft_s"][index] = (
+            rows.drafted[index], rows.draft_s[index] = (
                 done - run.told,
                 sum(run.work_s[run.told : done]),
             )
@@ -238,7 +238,7 @@ class FreeRuns:
     def _begin_anew(self, device: int, tokens: int, cached: int, from_s: float) -> None:
         """Let a device draft behind so many tokens of context, `cached` of which it has read."""
         times, source = self._parts(device)
-        prompt = int(self._table.current(np.array([device]))["prompt"][0])
+        prompt = int(self._table.current(np.array([device])).prompt[0])
         run = _Run(tokens, source.right_from(self._table.place(device) + tokens - prompt), cached)
         self._draft(run, times, from_s, source.ahead.longest)
         self._runs[device] = run

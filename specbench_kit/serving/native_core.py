@@ -8,18 +8,19 @@ all scenes where csrc/core.cpp was not compiled.
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int64
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specbench_kit.decoding.latency import BatchSums
 from specbench_kit.runs.deployment import TOKEN_BYTES
-from specbench_kit.serving.arrays import Floats
+from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.execution import (
     AlonePiece,
@@ -35,7 +36,7 @@ from specbench_kit.serving.round_sources import (
     RoundSource,
     place_of,
 )
-from specbench_kit.serving.round_table import FIELDS, RoundTable
+from specbench_kit.serving.round_table import RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Scheduler
 from specbench_kit.serving.schedulers.edf import Edf
@@ -89,6 +90,36 @@ class Settings(ctypes.Structure):
         *((name, c_double) for name in ("kv_tokens", "kv_capacity", "longest_response", "idle_s")),
         ("options", c_double * 6),
     ]
+
+
+INTERFACE = 2
+"""The number of what `make` and `run` of core.cpp take and return: it changes with them."""
+
+
+class CoreParts(NamedTuple):
+    """What a core is made of; core.cpp reads the fields by their names.
+
+    `streams` and `per_device` have a row for each purpose of random numbers and for each of
+    `PerDevice`, and a column for each device. The functions are called from there.
+    """
+
+    settings: Settings
+    streams: NDArray[np.uint64]
+    per_device: Floats
+    kinds: Integers
+    """The kind of each device, [devices]."""
+    sources: Sequence[tuple[object, ...]]
+    """The tables of the source of each kind, and whether it goes by the context's length."""
+    pieces: Integers
+    """The pieces of recorded work of a server that drafts by it, one after the other."""
+    draft_s: Callable[[int, int, int, int], float]
+    isolated_s: Callable[..., float]
+    requests: Callable[[int], Floats]
+    batch_s: Callable[..., tuple[float, float]]
+    estimated_s: Callable[..., float]
+    check_lengths: Callable[[int, int], None]
+    make_room: Callable[[int, int], tuple[int, int]]
+    ended: Callable[[float, int], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +184,13 @@ a text.
 class CoreLibrary(Protocol):
     """The functions of core.cpp; `Any` is a core."""
 
+    interface: int
     settings_size: int
-    """Bytes of `Settings` there: another number says that the file is left over from another
-    version of the kit.
+    """`INTERFACE` and the bytes of `Settings` there: other numbers say that the file is left over
+    from another version of the kit.
     """
 
-    def make(self, settings: Settings, /, *parts: object) -> Any:
+    def make(self, parts: CoreParts, /) -> Any:
         """Return a core that stands at the beginning."""
 
     def run(self, core: Any, until_s: float, /, *addresses: int) -> Sequence[Any]:
@@ -174,7 +206,8 @@ def load_core() -> CoreLibrary | None:
         library = cast("CoreLibrary", import_module("specbench_kit.serving.csrc.core"))
     except ImportError:
         return None
-    return library if library.settings_size == ctypes.sizeof(Settings) else None
+    compiled = getattr(library, "interface", None), library.settings_size
+    return library if compiled == (INTERFACE, ctypes.sizeof(Settings)) else None
 
 
 class NativeCore:
@@ -277,26 +310,27 @@ class NativeCore:
 
         # None of these functions knows `self`: the garbage collector does not see what the core
         # holds, so that a circle through it would stay in memory with all tables.
-        self._core = library.make(
-            _settings(scenario, server, table),
-            table.random.streams,
-            np.array([*table.constants(), devices.slo], dtype=np.float64),
-            table.fleet.kind.astype(np.int64),
-            [
+        parts = CoreParts(
+            settings=_settings(scenario, server, table),
+            streams=table.random.streams,
+            per_device=np.array([*table.constants(), devices.slo], dtype=np.float64),
+            kinds=table.fleet.kind.astype(np.int64),
+            sources=[
                 (*source.tables(), place_of(source) == "context")
                 for source in sources
                 if isinstance(source, PositionRates | RatesByPlace | RecordedRounds)
             ],
-            draft_s,
-            lambda new, cached, *_: server.estimator.isolated_s(new, cached),
-            requests,
-            batch_s,
-            lambda *counts: server.estimator.of_sums(BatchSums(*counts)),
-            scenario.check_lengths,
-            make_room,
-            ended,
-            np.zeros(0, dtype=np.int64) if works is None else works.pieces(),
+            pieces=np.zeros(0, dtype=np.int64) if works is None else works.pieces(),
+            draft_s=draft_s,
+            isolated_s=lambda new, cached, *_: server.estimator.isolated_s(new, cached),
+            requests=requests,
+            batch_s=batch_s,
+            estimated_s=lambda *counts: server.estimator.of_sums(BatchSums(*counts)),
+            check_lengths=scenario.check_lengths,
+            make_room=make_room,
+            ended=ended,
         )
+        self._core = library.make(parts)
 
     def run(self, until_s: float) -> CoreFigures:
         """Run up to a moment, and leave the devices in the state of that moment."""
@@ -338,7 +372,7 @@ def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) ->
         longest_draft=execution.longest
         if isinstance(execution := server.execution, RoundDrafting)
         else 0,
-        row_fields=len(FIELDS),
+        row_fields=len(RoundRows.FIELDS),
         kv_tokens=server.limits.kv_tokens,
         kv_capacity=memory.tokens,
         longest_response=scenario.longest_response,

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
 from specbench_kit.core.common_options import (
+    DatasetName,
     DatasetOptions,
     Draft,
     Dtype,
@@ -17,7 +18,16 @@ from specbench_kit.core.common_options import (
     TorchDevice,
 )
 from specbench_kit.core.errors import require
-from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
+from specbench_kit.core.option import (
+    DEPLOYMENT,
+    FIRST,
+    OUTPUT,
+    RUN,
+    Option,
+    OptionValues,
+    WithoutEffect,
+)
+from specbench_kit.core.without_effect import beside
 from specbench_kit.serving.figures import FEWEST_SEEDS
 from specbench_kit.serving.number_lists import Numbers, counts_of, numbers_of, parse_devices
 
@@ -47,6 +57,17 @@ LENGTHS = "length in tokens, if the arrivals state none: a number, or lognormal:
 EACH = "Given once for all systems, or once per --system."
 
 
+def _one_server(given: OptionValues) -> str:
+    servers: Any = given.get("servers") or ("1",)
+    return "with one server" if set(servers) <= {"1"} else ""
+
+
+ONE_SERVER = WithoutEffect(
+    _one_server, "there is nothing to choose; give --servers, or leave it out"
+)
+BY_DEVICES = WithoutEffect(beside("devices"), "both say how many devices there are; leave out one")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingOptions:
     """Options of simulations and of searches for capacity.
@@ -63,12 +84,14 @@ class ServingOptions:
     scheduler: Annotated[
         tuple[str, ...],
         Option(f"Scheduler: name or name:key=value,... from `skit list schedulers`. {EACH}", RUN),
+        FIRST,
     ] = (OWN,)
     method: Annotated[
         tuple[str, ...],
         Option(
             f"Drafting method: name or name:key=value,... from `skit list methods`. {EACH}", RUN
         ),
+        FIRST,
     ] = (OWN,)
     acceptance: Annotated[
         tuple[str, ...],
@@ -80,6 +103,7 @@ class ServingOptions:
             f"{EACH}",
             RUN,
         ),
+        FIRST,
     ] = (RECORD,)
     label: Annotated[tuple[str, ...], Option("Name of each system in the report.", RUN)] = ()
     deployment: Annotated[
@@ -89,6 +113,7 @@ class ServingOptions:
             f"server:gpu=h100,target=llama3.1-8b,drafter=eagle3. {EACH}",
             DEPLOYMENT,
         ),
+        FIRST,
     ] = ("wisp-roofline",)
     fleet: Annotated[
         str | None,
@@ -97,6 +122,7 @@ class ServingOptions:
             "acceptance: 'wisp=0.5;raspberry-pi=0.5@iid:alpha=0.6,length=4'.",
             DEPLOYMENT,
         ),
+        FIRST,
     ] = None
     servers: Annotated[
         tuple[str, ...],
@@ -114,6 +140,7 @@ class ServingOptions:
             f"{EACH}",
             DEPLOYMENT,
         ),
+        ONE_SERVER,
     ] = (DEFAULT_ROUTER,)
     outage: Annotated[
         tuple[str, ...],
@@ -200,6 +227,7 @@ class ServingOptions:
             "tokens/s), or a mix with shares, 4:0.5,8:0.5. May be given several times.",
             LOAD,
         ),
+        FIRST,
     ] = ("4",)
     slo_scale: Annotated[
         Numbers,
@@ -226,6 +254,7 @@ class ServingOptions:
             "say the unit of times; :from_s=100 replays one from that second on.",
             LOAD,
         ),
+        FIRST,
     ] = "closed"
     prompt_tokens: Annotated[str | None, Option(f"Prompt {LENGTHS}", LOAD)] = None
     output_tokens: Annotated[str | None, Option(f"Output {LENGTHS}", LOAD)] = None
@@ -282,7 +311,7 @@ class ServingOptions:
     max_draft: Annotated[
         int, Option("Number of draft tokens recorded at every position.", RECORDING)
     ] = 8
-    out: Out = Path("results")
+    out: Annotated[Out, FIRST] = Path("results")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +329,7 @@ class SimulationOptions(ServingOptions):
             LOAD,
             parse=parse_devices,
         ),
+        FIRST,
     ] = ()
     concurrency: Annotated[
         tuple[int, ...],
@@ -309,6 +339,7 @@ class SimulationOptions(ServingOptions):
             LOAD,
             parse=counts_of("--concurrency"),
         ),
+        BY_DEVICES,
     ] = ()
     arrivals_scale: Annotated[
         float, Option("Factor on the arrival rate of a trace file.", LOAD)
@@ -321,6 +352,7 @@ class RecordingOptions(DatasetOptions):
     two cores.
     """
 
+    dataset: DatasetName = "gsm8k"  # no mark: what is recorded first matters less than a load
     limit: Annotated[int, Option("Number of prompts, drawn with --seed.", RECORDING)] = 50
     minutes: Annotated[
         float | None,
@@ -359,6 +391,7 @@ class PresetOption:
     preset: Annotated[
         str | None,
         Option("A published experiment from `skit list presets`; other options change it.", RUN),
+        FIRST,
     ] = None
 
 

@@ -170,9 +170,9 @@ class ResultRecorder:
         started_s, ended_s, sent_s = times
         columns = (clients, slo, batch, started_s, ended_s, answered.answered_s, sent_s)
         self._rounds.extend(len(clients), columns, at_server, rows.recorded)
-        (ends,) = rows["ends"].nonzero()
+        (ends,) = rows.ends.nonzero()
         if len(ends):
-            lengths = (rows["prompt"], rows["tokens"], rows["tokens"])
+            lengths = (rows.prompt, rows.tokens, rows.tokens)
             response = (
                 clients,
                 slo,

@@ -7,7 +7,7 @@ operations, and the event loop looks them up.
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -28,18 +28,22 @@ from specbench_kit.serving.round_sources import (
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.traced_drafts import TracedDrafts
 
-FIELDS = (
-    "response", "draft_s", "drafted", "submitted", "accepted", "committed", "context", "prompt", "tokens", "begins",
-    "ends", "proactive", "requested_s", "earliest_s", "gap_s", "up_s", "down_s", "round_budget_s",
-    "response_budget_s", "expected_tokens", "work", "crosses", "reads",
-)  # fmt: skip
-_COLUMN = {name: column for column, name in enumerate(FIELDS)}
-RECORDED = FIELDS[:6]
-"""Fields that a simulation's result keeps of every round."""
+
+class RoundColumn:
+    """A field of `RoundRows`: reads as the view of its column, [rounds]."""
+
+    number: int
+
+    def __set_name__(self, owner: "type[RoundRows]", name: str) -> None:
+        self.number = len(owner.FIELDS)
+        owner.FIELDS.append(name)
+
+    def __get__(self, rows: "RoundRows", owner: "type[RoundRows]") -> Floats:
+        return rows.values[:, self.number]
 
 
 class RoundRows:
-    """Rounds of some devices: a row per round, a column per field.
+    """Rounds of some devices: a row of the `values` per round, a column per field.
 
     `response` is the response's number on its device, `prompt` and `tokens` are its lengths, and `requested_s` is when
     its request arrived; a round that `begins` it starts at `earliest_s` or `gap_s` after the previous response (see
@@ -50,20 +54,45 @@ class RoundRows:
     `accepted` may still shrink, and `committed` and `ends` are set, when the round is concluded.
     """
 
-    __slots__ = ("_rows",)
+    __slots__ = ("values",)
+    FIELDS: ClassVar[list[str]] = []
+    """The names of the columns, in the order of `Field` in core.cpp."""
 
-    def __init__(self, rows: Floats) -> None:
-        self._rows = rows
+    response = RoundColumn()
+    draft_s = RoundColumn()
+    drafted = RoundColumn()
+    submitted = RoundColumn()
+    accepted = RoundColumn()
+    committed = RoundColumn()
+    context = RoundColumn()
+    prompt = RoundColumn()
+    tokens = RoundColumn()
+    begins = RoundColumn()
+    ends = RoundColumn()
+    proactive = RoundColumn()
+    requested_s = RoundColumn()
+    earliest_s = RoundColumn()
+    gap_s = RoundColumn()
+    up_s = RoundColumn()
+    down_s = RoundColumn()
+    round_budget_s = RoundColumn()
+    response_budget_s = RoundColumn()
+    expected_tokens = RoundColumn()
+    work = RoundColumn()
+    crosses = RoundColumn()
+    reads = RoundColumn()
 
-    def __getitem__(self, field: str) -> Floats:
-        return self._rows[:, _COLUMN[field]]
+    def __init__(self, values: Floats) -> None:
+        self.values = values
 
     @property
     def recorded(self) -> Floats:
-        """The fields `RECORDED`, in their order."""
-        return self._rows[:, : len(RECORDED)]
+        """Return the fields `RECORDED`, in their order."""
+        return self.values[:, : len(RECORDED)]
 
 
+RECORDED = tuple(RoundRows.FIELDS[:6])
+"""Fields that a simulation's result keeps of every round."""
 AHEAD = 16
 """Rounds of each device in the table: the fixed cost of an array operation is shared by that
 many.
@@ -122,7 +151,7 @@ class RoundTable:
         ]
         self.random = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
         self._depth = 2 if self._next_only else AHEAD
-        self._rows = np.zeros((self._depth * count, len(FIELDS)))
+        self._rows = np.zeros((self._depth * count, len(RoundRows.FIELDS)))
         self._columns = RoundRows(self._rows)
         self.slo = np.array(
             [scenario.slo.class_index((number + 0.5) / count) for number in range(count)]
@@ -179,10 +208,10 @@ class RoundTable:
         rows = self._current_row[devices]
         columns = self._columns
         more = submitted * self._accepted[devices] / self._submitted[devices]
-        columns["submitted"][rows] = submitted
-        columns["expected_tokens"][rows] += more
-        for budget in ("round_budget_s", "response_budget_s"):
-            columns[budget][rows] += more / self.speed[devices]
+        columns.submitted[rows] = submitted
+        columns.expected_tokens[rows] += more
+        for budget_s in (columns.round_budget_s, columns.response_budget_s):
+            budget_s[rows] += more / self.speed[devices]
 
     def place(self, device: int) -> int:
         """Return the source's cursor of a device."""
@@ -214,7 +243,7 @@ class RoundTable:
         numbers = self._generated[devices] - self._pending[devices]
         counts = (numbers[:, None] * self._longest + np.arange(self._longest)).ravel()
         uniform = self.random.uniform(Purpose.CONFIDENCE, np.repeat(devices, self._longest), counts)
-        accepted = self.current(devices)["accepted"].astype(np.int64)
+        accepted = self.current(devices).accepted.astype(np.int64)
         return self._confidence.reported(accepted, uniform.reshape(len(devices), -1))
 
     def queued_requests(
@@ -225,8 +254,8 @@ class RoundTable:
         """
         current = self.current(devices)
         queued: list[tuple[int, float, int, int]] = []
-        numbers = current["response"].astype(np.int64) + 1
-        previous_s = current["requested_s"]
+        numbers = current.response.astype(np.int64) + 1
+        previous_s = current.requested_s
         while len(devices):
             requests, prompts, tokens, _ = self.next_requests(devices, numbers, previous_s)
             arrive = np.isfinite(requests.at_s) & (requests.at_s <= until_s)
@@ -253,19 +282,21 @@ class RoundTable:
         columns = self._columns
         rows = self._rows_of(devices, self._generated[devices] - 1)
         if outcomes is not None:
-            columns["submitted"][rows], columns["accepted"][rows] = outcomes
+            columns.submitted[rows], columns.accepted[rows] = outcomes
         if drafted is not None:  # an array if it differs between requests
-            for name in ("submitted", "accepted"):
-                columns[name][rows] = np.minimum(columns[name][rows], drafted)
-        accepted, steps = (columns[name][rows].astype(np.int64) for name in ("accepted", "drafted"))
+            for counts in (columns.submitted, columns.accepted):
+                counts[rows] = np.minimum(counts[rows], drafted)
+        accepted, steps = (
+            counts[rows].astype(np.int64) for counts in (columns.accepted, columns.drafted)
+        )
         context = self._context[devices]
         committed = np.minimum(accepted + 1, self._remaining[devices])
-        self._submitted[devices] += columns["submitted"][rows]
+        self._submitted[devices] += columns.submitted[rows]
         self._accepted[devices] += accepted
         # The draft model's KV holds the accepted tokens that it forwarded; the last drafted token
         # it never forwards. A device that drafts while it waits reads meanwhile what it has not
         # read.
-        ahead = columns["proactive"][rows] > 0
+        ahead = columns.proactive[rows] > 0
         draft_cached = np.where(ahead, context + accepted, self._draft_cached[devices])
         self._draft_cached[devices] = np.where(
             steps > 0, context + np.minimum(accepted, steps - 1), draft_cached
@@ -275,10 +306,10 @@ class RoundTable:
         if self._by_place:
             self._cursor[devices] += committed
         ends = self._remaining[devices] == 0
-        crosses = columns["crosses"][rows] > 0
+        crosses = columns.crosses[rows] > 0
         down_s = self._message_s(Purpose.DOWN, devices, (accepted + 1) * TOKEN_BYTES)
-        columns["committed"][rows], columns["ends"][rows] = committed, ends
-        columns["down_s"][rows] = np.where(crosses, down_s, 0.0)
+        columns.committed[rows], columns.ends[rows] = committed, ends
+        columns.down_s[rows] = np.where(crosses, down_s, 0.0)
 
     def _set_up(self, devices: Integers) -> None:
         """Set up one more round of each device."""
@@ -286,7 +317,7 @@ class RoundTable:
         numbers = self._generated[devices]
         rows = self._rows_of(devices, numbers)
         begins = self._remaining[devices] == 0
-        columns["begins"][rows], columns["earliest_s"][rows], columns["gap_s"][rows] = (
+        columns.begins[rows], columns.earliest_s[rows], columns.gap_s[rows] = (
             begins,
             -np.inf,
             0.0,
@@ -304,20 +335,20 @@ class RoundTable:
                 cursor,
             )
         rounds, self._cursor[devices] = self.fleet.rounds(devices, cursor, uniform)
-        columns["drafted"][rows], columns["submitted"][rows] = rounds.steps, rounds.submitted
-        columns["accepted"][rows], columns["proactive"][rows] = rounds.accepted, rounds.proactive
-        columns["work"][rows], columns["reads"][rows] = rounds.work, ~self._continued[devices]
+        columns.drafted[rows], columns.submitted[rows] = rounds.steps, rounds.submitted
+        columns.accepted[rows], columns.proactive[rows] = rounds.accepted, rounds.proactive
+        columns.work[rows], columns.reads[rows] = rounds.work, ~self._continued[devices]
         # Where the server drafts, the answers behind the first are streamed, and nobody waits for
         # them.
-        columns["crosses"][rows] = begins | ((rounds.crosses > 0) & self._on_edge)
-        columns["prompt"][rows], columns["context"][rows] = (
+        columns.crosses[rows] = begins | ((rounds.crosses > 0) & self._on_edge)
+        columns.prompt[rows], columns.context[rows] = (
             self._prompt[devices],
             self._context[devices],
         )
-        columns["tokens"][rows] = (
+        columns.tokens[rows] = (
             self._context[devices] - self._prompt[devices] + self._remaining[devices]
         )
-        columns["response"][rows], columns["requested_s"][rows] = (
+        columns.response[rows], columns.requested_s[rows] = (
             self._responses[devices] - 1,
             self._requested_s[devices],
         )
@@ -331,7 +362,7 @@ class RoundTable:
         requests, prompts, tokens, self._cursor[devices] = self.next_requests(
             devices, numbers, previous_s
         )
-        self._columns["earliest_s"][rows], self._columns["gap_s"][rows] = (
+        self._columns.earliest_s[rows], self._columns.gap_s[rows] = (
             requests.at_s,
             requests.gap_s,
         )
@@ -356,7 +387,7 @@ class RoundTable:
             sent = sent + rounds.submitted
             draft_bytes = self.fleet.draft_bytes[devices] * rounds.submitted
         up_s = self._message_s(Purpose.UP, devices, sent * TOKEN_BYTES + draft_bytes)
-        crosses = columns["crosses"][rows] > 0
+        crosses = columns.crosses[rows] > 0
         up_s = np.where(begins | (crosses & (not self._runs_free)), up_s, 0.0)
         expected = np.ones(len(devices))
         speed = self.speed[devices]
@@ -371,16 +402,16 @@ class RoundTable:
         # Tokens that nobody waits for are all late by as much: no round but the first loses time on
         # the link.
         network_s = (up_s + down_s) * (begins | (not self._runs_free)) if self._on_edge else 0.0
-        columns["draft_s"][rows], columns["up_s"][rows], columns["expected_tokens"][rows] = (
+        columns.draft_s[rows], columns.up_s[rows], columns.expected_tokens[rows] = (
             draft_s,
             up_s,
             expected,
         )
-        columns["round_budget_s"][rows] = (
+        columns.round_budget_s[rows] = (
             expected / speed - draft_s - network_s
         )  # as slo.verification_budget_s
         committed = self._context[devices] - self._prompt[devices]
-        columns["response_budget_s"][rows] = (committed + expected) / speed - down_s
+        columns.response_budget_s[rows] = (committed + expected) / speed - down_s
 
     def _draft_s(self, devices: Integers, begins: Mask, rounds: RoundArrays) -> Floats:
         """Return the seconds of drafting on the devices, and of reading the prompt on those that

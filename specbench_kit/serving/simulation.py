@@ -202,7 +202,7 @@ class ServerPool:
             if answers is None:
                 continue
             clients, answered = answers
-            for client in clients[answered.rows["ends"] > 0].tolist():
+            for client in clients[answered.rows.ends > 0].tolist():
                 server.sessions.discard(client)
                 del self._home[client]
             self._devices.expect_next_rounds(clients)

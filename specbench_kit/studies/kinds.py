@@ -5,13 +5,12 @@ its `kind.py`.
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 from specbench_kit import studies
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.registry import modules_in_folders
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.study import Study, StudyKind, command_of
 
@@ -24,10 +23,8 @@ def kinds() -> dict[str, StudyKind[Any, Any]]:
     none.
     """
     found: dict[str, StudyKind[Any, Any]] = {}
-    for folder in iter_modules(studies.__path__, f"{studies.__name__}."):
-        name = f"{folder.name}.kind"
-        if folder.ispkg and find_spec(name) is not None:
-            found |= {kind.command: kind for kind in import_module(name).KINDS}
+    for name in modules_in_folders(studies.__name__, "kind"):
+        found |= {kind.command: kind for kind in import_module(name).KINDS}
     return found
 
 

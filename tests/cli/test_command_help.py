@@ -6,30 +6,24 @@ from pathlib import Path
 import pytest
 from command_line import skit_here
 
-from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.cli.command import MANY_OPTIONS, first_options
+from specbench_kit.cli.commands import commands
+from specbench_kit.cli.group import load_command
 from specbench_kit.core.errors import SkitError
 
 MOST_SHOWN = 10
-MANY = 15
-"""Options from which a help shows a choice."""
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands.all())
 def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_is_parsed(
     name: str,
 ) -> None:
-    command, entry = load_command(name), COMMANDS[name]
-    first = entry.first.split()
-    assert bool(first) == (len(command.params) >= MANY)
-    assert len(set(first)) == len(first) <= MOST_SHOWN
-    required = {option.name for option in command.params if option.required}
-    option_keys = {
-        option.option.shown_name(key).removeprefix("--"): key
-        for key, option in command.options.items()
-    }
-    assert set(first) <= option_keys.keys()
-    assert not first or required <= {option_keys[option] for option in first}
-    if first:
+    command, entry = load_command(name), commands.get(name)
+    shown = first_options(command.params, command.options)
+    assert (len(shown) < len(command.params)) == (len(command.params) >= MANY_OPTIONS)
+    if len(shown) < len(command.params):
+        assert 5 <= len(shown) <= MOST_SHOWN
+        assert {one.name for one in command.params if one.required} <= {one.name for one in shown}
         skit, called, *arguments = shlex.split(entry.example)
         assert (skit, called) == ("skit", name)
         command.make_context(name, arguments)
@@ -38,12 +32,12 @@ def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_is_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["simulate", "capacity"])
 def test_the_example_of_a_simulation_runs(name: str, tmp_path: Path) -> None:
-    example = shlex.split(COMMANDS[name].example)[1:]
+    example = shlex.split(commands.get(name).example)[1:]
     done = skit_here(*example, "--duration", 12, "--warm-up", 2, "--seeds", 1, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands.all())
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_no_help_cuts_a_word_or_a_line(
     name: str, columns: int, monkeypatch: pytest.MonkeyPatch
@@ -62,8 +56,14 @@ def test_no_help_cuts_a_word_or_a_line(
 def test_the_first_options_come_in_their_order_and_the_rest_under_headings() -> None:
     short, full_help = (skit_here("bench", option).stdout for option in ("--help", "--help-all"))
     first = [line.split()[0] for line in short.splitlines() if line.startswith("  --")]
-    assert first == [f"--{name}" for name in COMMANDS["bench"].first.split()]
-    assert COMMANDS["bench"].example in short
+    assert first[:4] == ["--method", "--limit", "--dataset", "--target"]
+    marked = {
+        option.option.shown_name(name)
+        for name, option in load_command("bench").options.items()
+        if option.option.first
+    }
+    assert set(first) == marked
+    assert commands.get("bench").example in short
     assert "--help-all shows" in short
     assert "--help-all shows" not in full_help
     headings = [

@@ -9,8 +9,9 @@ import pytest
 from command_line import SKIT, environment
 
 from specbench_kit.cli.command_option import KIND_OF, completer_of
-from specbench_kit.cli.commands import COMMANDS, load_command
-from specbench_kit.cli.listing import KINDS, SLOW
+from specbench_kit.cli.commands import commands
+from specbench_kit.cli.group import load_command
+from specbench_kit.cli.listing import SLOW, kinds
 
 
 @pytest.mark.parametrize(
@@ -67,11 +68,11 @@ def test_zsh_completes_at_the_first_tab_of_a_terminal(tmp_path: Path) -> None:
 def test_every_completed_option_exists_and_takes_names_that_are_quick_to_list() -> None:
     options = {
         option.option.shown_name(option.name)
-        for name in COMMANDS
+        for name in commands.all()
         for option in load_command(name).options.values()
     }
     assert KIND_OF.keys() <= options
-    assert set(KIND_OF.values()) - {"kinds"} <= KINDS.keys() - set(SLOW)
+    assert set(KIND_OF.values()) - {"kinds"} <= kinds().keys() - set(SLOW)
     assert completer_of("--limit") is None
 
 

@@ -16,8 +16,10 @@ from option_cases import (
     without_pictures,
     without_waiting,
 )
+from plug_ins import of_the_kit
 
-from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.cli.commands import commands
+from specbench_kit.cli.group import load_command
 from specbench_kit.models.executors.library import load_narrow_library
 
 TABLES = read_tables()
@@ -38,7 +40,7 @@ def options_of(command: str) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", of_the_kit(commands))
 def test_every_option_is_in_the_table_of_its_command(command: str) -> None:
     table, options = TABLES[command], options_of(command) - EVERYWHERE.keys()
     assert sorted(options - set(table.options)) == [], (

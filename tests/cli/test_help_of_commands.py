@@ -2,15 +2,15 @@
 
 from command_line import skit
 
-from specbench_kit.cli.commands import COMMANDS, GROUPS
+from specbench_kit.cli.commands import commands, commands_by_group
 
 
 def test_every_command_stands_in_one_group_of_the_help() -> None:
     lines = skit("--help").stdout.splitlines()
-    titles = [f"{title}:" for title in GROUPS]
+    titles = [f"{title}:" for title in commands_by_group()]
     assert [line for line in lines if line in titles] == titles
-    named = [name for entries in GROUPS.values() for name in entries]
-    assert sorted(named) == sorted(COMMANDS)
+    named = [name for entries in commands_by_group().values() for name in entries]
+    assert sorted(named) == sorted(commands.all())
     shown = [
         line.split()[0]
         for line in lines[lines.index(titles[0]) :]

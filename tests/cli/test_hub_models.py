@@ -10,7 +10,8 @@ from hub_cache import add_model, offline_cache, variables
 from live_server import serving
 from nightly import nightly_except
 
-from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.cli.commands import commands
+from specbench_kit.cli.group import load_command
 from specbench_kit.live.server.run import make_service
 from specbench_kit.live.server.settings import ServeSettings
 
@@ -66,7 +67,7 @@ def test_every_command_that_takes_a_model_is_tried() -> None:
     models = {"--target", "--draft", "--tokenizer"}
     takers = {
         name
-        for name in COMMANDS
+        for name in commands.all()
         if any(models & set(option.opts) for option in load_command(name).params)
     }
     assert takers == TRIED.keys() | ELSEWHERE.keys()

@@ -8,7 +8,8 @@ import pytest
 from command_line import TinyPair, error_line, skit_here, write_rows
 from typer.core import TyperCommand
 
-from specbench_kit.cli import commands
+from specbench_kit.cli import group
+from specbench_kit.cli.commands import commands
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.errors import SkitError
 from specbench_kit.traces.writing import UnfinishedTrace
@@ -26,14 +27,14 @@ def ignoring() -> Iterator[None]:
 
 @pytest.mark.usefixtures("ignoring")
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("name", commands.COMMANDS)
+@pytest.mark.parametrize("name", commands.all())
 def test_every_command_hears_both_signals(
     name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def waiting(name: str) -> TyperCommand:
         return TyperCommand(name, callback=lambda: signal.raise_signal(number))
 
-    monkeypatch.setattr(commands, "load_command", waiting)
+    monkeypatch.setattr(group, "load_command", waiting)
     assert error_line(skit_here(name)) == "interrupted"
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from specbench_kit.cli.command import Command
 from specbench_kit.cli.command_option import CommandOption
-from specbench_kit.cli.commands import COMMANDS
+from specbench_kit.cli.commands import commands
 from specbench_kit.cli.main import app
 from specbench_kit.cli.progress import stepping_bar
 from specbench_kit.core.errors import SkitError
@@ -151,7 +151,7 @@ def test_a_bad_file_is_one_line(walk: Command, tmp_path: Path, text: str, messag
 def test_every_command_takes_a_file(tmp_path: Path) -> None:
     """A key that none of them knows is refused by each, so each has read it."""
     file = write(tmp_path, "no_such_option = 1")
-    for name in COMMANDS:
+    for name in commands.all():
         with pytest.raises(SkitError, match="unknown option 'no_such_option'"):
             RUNNER.invoke(app, [name, "--config", file], catch_exceptions=False)
 

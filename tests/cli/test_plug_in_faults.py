@@ -117,3 +117,37 @@ def test_a_policy_that_fails_in_a_replay_ends_no_other_method(package: Path) -> 
     assert f"line {FAILING_LINE}" in done.stdout
     (run,) = (package / "out").iterdir()
     assert "fixed-k" in run.name
+
+
+COMMANDS = """
+from specbench_kit.cli.commands import CommandEntry
+
+
+def odd():
+    raise AttributeError("no such thing")
+
+
+COMMAND = CommandEntry("odd_package:odd", "Results of others", "Do something odd.")
+"""
+
+
+def test_a_command_of_another_package_that_cannot_be_used_ends_no_other_one(tmp_path: Path) -> None:
+    entries = ("odd = odd_package:odd", "bench = odd_package:COMMAND", "own = odd_package:COMMAND")
+    install(tmp_path, "odd_package", COMMANDS, "specbench_kit.commands", entries)
+    env = environment(PYTHONPATH=str(tmp_path))
+    shown = skit("--help", env=env)
+    assert shown.returncode == 0
+    assert "Benchmark methods on a dataset" in shown.stdout
+    assert shown.stdout.rstrip().endswith(
+        "Results of others:\n  own               Do something odd."
+    )
+    taken, wrong = sorted(shown.stderr.splitlines())
+    assert taken.endswith("the command 'bench' of odd_package has a name that is taken: rename it")
+    assert "the installed command 'odd' (odd_package:odd) is no CommandEntry: mend it" in wrong
+    refused = skit("odd", env=env)
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[-1].startswith("error: the installed command 'odd'")
+    failed = skit("own", env=env).stderr.splitlines()[-1]
+    assert failed.startswith(
+        "error: the command 'own', which is no part of the kit, fails in odd ("
+    )

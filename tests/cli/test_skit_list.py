@@ -13,8 +13,9 @@ from command_line import environment, error_line, skit, skit_here
 from plug_ins import of_the_kit, only_plug_ins_of
 from typer.testing import CliRunner
 
-from specbench_kit.cli.commands import COMMANDS, load_command
-from specbench_kit.cli.listing import KINDS, SLOW
+from specbench_kit.cli.commands import commands
+from specbench_kit.cli.group import load_command
+from specbench_kit.cli.listing import SLOW, kinds
 from specbench_kit.cli.main import app
 from specbench_kit.datasets.base import datasets
 from specbench_kit.decoding.drafting.base import drafters
@@ -117,7 +118,7 @@ def test_without_a_kind_every_name_is_listed_in_as_few_lines_as_hold_them_and_no
     None
 ):
     everything = listed()
-    assert everything == {kind: listed(kind) for kind in KINDS if kind not in SLOW}
+    assert everything == {kind: listed(kind) for kind in kinds() if kind not in SLOW}
     lines = skit("list", env=environment(COLUMNS="80")).stdout.splitlines()
     assert len([line for line in lines if not line.startswith("  ")]) == len(everything) + 1
     for line, following in pairwise(lines):
@@ -187,7 +188,7 @@ def test_an_unknown_kind_is_refused() -> None:
     line = error_line(skit("list", "modelz"))
     assert (
         line
-        == f"nothing to list under 'modelz' (did you mean 'models'?); known: {', '.join(KINDS)}"
+        == f"nothing to list under 'modelz' (did you mean 'models'?); known: {', '.join(kinds())}"
     )
 
 
@@ -200,20 +201,34 @@ def test_nothing_heavy_is_imported_before_there_is_work(arguments: list[str]) ->
 
 def test_only_the_command_that_is_run_is_imported() -> None:
     help_of_all, listing = imported_by("--help"), imported_by("list")
-    frame = ("commands", "exit_codes", "interrupts", "main", "outputs", "usage")
+    frame = (
+        "commands",
+        "exit_codes",
+        "group",
+        "interrupts",
+        "main",
+        "outputs",
+        "own_commands",
+        "usage",
+    )
     mine = {f"specbench_kit.cli.{name}" for name in frame}
     assert {name for name in help_of_all if name.startswith("specbench_kit.cli.")} == mine
+    of_studies = {name for name in help_of_all if name.startswith("specbench_kit.studies.")}
+    assert {name.split(".")[3] for name in of_studies if name.count(".") > 2} == {"commands"}
     assert "specbench_kit.cli.listing" in listing
-    assert listing & {"specbench_kit.cli.bench", "specbench_kit.studies.bench.settings"} == set()
+    assert (
+        listing & {"specbench_kit.studies.bench.command", "specbench_kit.studies.bench.settings"}
+        == set()
+    )
     of_typer = modules_after("import typer")  # older versions load rich by themselves
     assert (help_of_all | listing) & ({"rich", "pydantic", "http.client"} - of_typer) == set()
 
 
 def test_help_says_of_each_command_what_the_command_says() -> None:
     help_text = " ".join(CliRunner().invoke(app, ["--help"]).output.split())
-    for name in COMMANDS:
+    for name in commands.all():
         first = load_command(name).help.partition("\n\n")[0]
-        assert first == COMMANDS[name].summary
+        assert first == commands.get(name).summary
         assert f" {name} {' '.join(first.split())}" in help_text
 
 

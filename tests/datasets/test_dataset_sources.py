@@ -195,8 +195,8 @@ def test_rows_outside_the_hub_are_downloaded(tmp_path: Path, served: str) -> Non
 
 LISTED = """
 import json
-from specbench_kit.cli.listing import KINDS
-print(json.dumps([entry for entry in KINDS["datasets"]() if entry["name"] == "proverbs"]))
+from specbench_kit.cli.listing import kinds
+print(json.dumps([entry for entry in kinds()["datasets"]() if entry["name"] == "proverbs"]))
 """
 
 

@@ -11,7 +11,6 @@ import pytest
 from documents import ROOT
 
 from specbench_kit.cli.command import PRESETS
-from specbench_kit.cli.record import RecordOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel
 from specbench_kit.deployments.description import describe, restore
@@ -25,6 +24,7 @@ from specbench_kit.profilers.silicon import find_kernels
 from specbench_kit.profilers.software import find_software
 from specbench_kit.serving.options import ServingOptions
 from specbench_kit.studies.planning.options import PlanOptions
+from specbench_kit.studies.recording.record_command import RecordOptions
 
 OWN = """
 name = "mine"

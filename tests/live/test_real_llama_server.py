@@ -1,12 +1,10 @@
 """llama.cpp's own server, from the package `xllamacpp`: its routes tell of the same answer."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from gguf import GGUFWriter, TokenType
+from tiny_gguf import CONTEXT, write_model
 
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.address import parse_server
@@ -17,51 +15,6 @@ from specbench_kit.live.engines.client import StreamClient
 xllamacpp = pytest.importorskip("xllamacpp", reason="pip install --no-deps xllamacpp")
 
 TOKENS = 24
-WIDTH, HEADS, CONTEXT = 64, 4, 256
-LETTERS = range(32, 127)
-
-
-def write_model(path: Path) -> Path:
-    """Write a model of one layer with random weights, whose tokens are single bytes and printable letters."""
-    special = [
-        ("<unk>", TokenType.UNKNOWN),
-        ("<s>", TokenType.CONTROL),
-        ("</s>", TokenType.CONTROL),
-    ]
-    of_bytes = [(f"<0x{byte:02X}>", TokenType.BYTE) for byte in range(256)]
-    of_letters = [(chr(letter), TokenType.NORMAL) for letter in LETTERS]
-    vocabulary = [*special, *of_bytes, *of_letters]
-    writer = GGUFWriter(path, "llama")
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(2 * WIDTH)
-    writer.add_head_count(HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([token for token, _ in vocabulary])
-    writer.add_token_scores([0.0] * len(vocabulary))
-    writer.add_token_types([kind for _, kind in vocabulary])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    random = np.random.default_rng(3)
-    shapes = {
-        "token_embd": (len(vocabulary), WIDTH),
-        "output": (len(vocabulary), WIDTH),
-        **{f"blk.0.attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")},
-        **{f"blk.0.ffn_{name}": (2 * WIDTH, WIDTH) for name in ("gate", "up")},
-        "blk.0.ffn_down": (WIDTH, 2 * WIDTH),
-    }
-    for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", random.normal(size=shape).astype(np.float32))
-    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
-        writer.add_tensor(f"{name}.weight", np.ones(WIDTH, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from scripted_streams import Part, answer, chat, sse
 from specbench_kit.live.engines.answers import DraftCounts, StreamedAnswer
 from specbench_kit.live.engines.base import dialects
 from specbench_kit.live.engines.client import RequestFailedError, SentRequest
-from specbench_kit.live.engines.counters import change, read_counters
+from specbench_kit.live.engines.counters import change, read_counters, read_positions
 from specbench_kit.studies.ab.figures import _gaps_s
 
 TEN = [f"w{number} " for number in range(10)]
@@ -429,6 +429,22 @@ def test_counters_of_servers_with_counts_of_their_rounds(server: str) -> None:
         "accepted": 6,
         "accepted_first": 3,
     }
+
+
+@pytest.mark.parametrize("server", METRICS)
+def test_accepted_tokens_by_their_place_in_the_draft(server: str) -> None:
+    form, *_, by_position = METRICS[server]
+    name = form.format(by_position)
+    lines = [f"# TYPE {name} counter"]
+    lines += [
+        f'{name}{{engine="{engine}",model_name="m",position="{place}"}} {count}.0'
+        for engine in (0, 1)
+        for place, count in enumerate((9, 5, 2))
+    ]
+    # A library of counters adds when each was made.
+    lines += [f'{name.removesuffix("_total")}_created{{engine="0",position="0"}} 1.7e9']
+    assert read_positions("\n".join(lines)) == {0: 18.0, 1: 10.0, 2: 4.0}
+    assert read_positions(f"{form.format('drafts')} 4") == {}
 
 
 def test_counters_of_tensorrt_llm_by_position_and_in_all() -> None:

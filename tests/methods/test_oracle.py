@@ -24,10 +24,10 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import load
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Capability, Method, Policy
+from specbench_kit.methods.selection import longest_draft
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.studies.bench.choice import longest_draft
 from specbench_kit.traces.replay import recording_deployment, replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 

@@ -22,6 +22,7 @@ from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.placing import environment
+from specbench_kit.deployments.synthetic_prompts import SyntheticPrompts
 from specbench_kit.methods.base import Latencies, LinkCosts
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.goodput import Goodput, _GoodputPolicy
@@ -33,7 +34,6 @@ from specbench_kit.methods.latency_aware import (
 )
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.deployment import Link
-from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 LATENCY_AWARE = [
     "goodput",

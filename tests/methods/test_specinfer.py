@@ -16,8 +16,8 @@ from tiny_models import (
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import load
+from specbench_kit.deployments.synthetic_prompts import SyntheticPrompts
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 
 def test_every_round_sends_twenty_tokens() -> None:

@@ -8,10 +8,10 @@ from report_builders import make_record, make_round, make_run, summary_of
 from report_builders import render_run as render
 
 from specbench_kit.deployments.loading import load
+from specbench_kit.deployments.synthetic_prompts import SyntheticPrompts
 from specbench_kit.metrics.acceptance import EXPECTED_RATIOS
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise
-from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 EXPECTED = {
     "threshold:threshold=0,max_draft=3": 0.5 + 0.25 + 0.125,

@@ -29,9 +29,10 @@ from specbench_kit.serving.free_devices import FreeRuns, RightTokens
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.network import LinkTrace, Network
 from specbench_kit.serving.round_sources import RecordedRounds, iid
+from specbench_kit.serving.round_table import RoundRows
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import Simulation, simulate
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.traces.replay import replay
@@ -114,6 +115,11 @@ def test_a_device_that_is_slower_than_the_server_begins_anew_from_what_it_has_re
     assert sum(rounds["draft_s"][: count + 1]) == pytest.approx(drafted_s, abs=0.1)
 
 
+def one_round() -> RoundRows:
+    """Return a round of which every field is 0."""
+    return RoundRows(np.zeros((1, len(RoundRows.FIELDS))))
+
+
 class OneDevice:
     """The rounds of a device with a prompt of ten tokens."""
 
@@ -123,8 +129,10 @@ class OneDevice:
         self.draft_times = [DraftTime(deployment)]
         self.submitted: list[int] = []
 
-    def current(self, _: np.ndarray) -> dict[str, np.ndarray]:
-        return {"prompt": np.array([10])}
+    def current(self, _: np.ndarray) -> RoundRows:
+        rows = one_round()
+        rows.prompt[:] = 10
+        return rows
 
     def place(self, _: int) -> int:
         return 0
@@ -147,10 +155,10 @@ def test_a_device_that_was_overtaken_reads_what_it_did_not_draft_by_itself() -> 
     runs, device = FreeRuns(scene, [right], table), np.array([0])
     runs.begin(device, np.array([0.0]))
     assert [runs.take_arrived(0, now_s) for now_s in (10.9, 11.0, 12.0)] == [0, 2, 0]
-    rows: Any = {"context": np.array([10]), "committed": np.array([6]), "ends": np.array([False])}
-    rows |= {"drafted": np.array([0]), "draft_s": np.array([0.0])}
+    rows = one_round()
+    rows.context[:], rows.committed[:] = 10, 6
     runs.answer(device, rows, np.array([11.5]), np.array([11.5]))
-    assert (rows["drafted"].tolist(), rows["draft_s"].tolist()) == ([3], [3.0])
+    assert (rows.drafted.tolist(), rows.draft_s.tolist()) == ([3], [3.0])
     assert [runs.take_arrived(0, now_s) for now_s in (16.9, 17.0, 18.0)] == [0, 2, 0]
     assert table.submitted == [2, 2]
 
@@ -273,7 +281,7 @@ def test_a_system_that_drafts_on_its_server_is_refused_before_anything_is_record
     tmp_path: Path,
 ) -> None:
     settings = ServingSettings(
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
         method=(METHODS[0],),
         system=("adaspec",),
         prompt_tokens="60",

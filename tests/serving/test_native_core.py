@@ -34,7 +34,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.schedulers.fcfs import Fcfs
 from specbench_kit.serving.simulation import Simulation, simulate
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
 
@@ -217,7 +217,7 @@ def test_a_server_that_drafts_from_a_trace(
         max_batch=16,
         duration_s=15.0,
         warmup_s=0.0,
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
     )
     (point,) = settings.points()
     scene = ScenarioBuilder(settings).scenario(point)
@@ -266,7 +266,11 @@ def test_without_a_compiler_the_loop_in_python_runs(monkeypatch: pytest.MonkeyPa
     assert equal_results(simulate(scene), compiled)
 
 
-def test_a_core_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", ["interface", "settings_size"])
+def test_a_core_of_another_version_is_not_used(
+    number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     core = native_core.import_module("specbench_kit.serving.csrc.core")
-    monkeypatch.setattr(core, "settings_size", 8)
+    assert native_core.load_core.__wrapped__() is core
+    monkeypatch.setattr(core, number, 8)
     assert native_core.load_core.__wrapped__() is None

@@ -72,7 +72,7 @@ def test_a_server_reads_and_writes_one_message_after_the_other() -> None:
         table.current(np.arange(3)),
     )
     moved, arrives_s = delays.uplink_arrivals(
-        np.arange(3), rows, np.array([2.0, 1.0, 9.0]) - rows["up_s"]
+        np.arange(3), rows, np.array([2.0, 1.0, 9.0]) - rows.up_s
     )
     assert dict(zip(moved.tolist(), arrives_s.tolist(), strict=True)) == pytest.approx(
         {1: 1.5, 0: 2.5, 2: 9.5}

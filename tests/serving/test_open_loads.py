@@ -13,7 +13,7 @@ from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.systems.base import systems
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import over_seeds
 from specbench_kit.studies.serving.settings import ServingSettings
@@ -27,7 +27,7 @@ from specbench_kit.studies.serving.wording import waiting
 def test_an_open_load_has_as_many_devices_as_it_needs(text: str) -> None:
     """Next to no request waits for its device then; with few devices they do, and the report says for how long."""
     settings = ServingSettings(
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
         acceptance=("iid:alpha=0.8,length=4",),
         arrivals=text,
         prompt_tokens="50",
@@ -58,7 +58,7 @@ def test_recorded_arrivals_have_a_device_each_and_a_closed_loop_has_those_in_fli
     trace = from_zero([RequestArrival(at_s, 5, 6) for at_s in (0.0, 1.0, 1.0, 40.0)])
     assert trace.devices_for(30.0) == 3
     assert trace.devices_for(300.0) == 4
-    recording = BenchSettings(methods=("autoregressive",))
+    recording = RecordingSettings()
     assert ServingSettings(recording=recording).loads == (16,)
     assert ServingSettings(recording=recording, concurrency=(3, 9)).loads == (3, 9)
     with pytest.raises(

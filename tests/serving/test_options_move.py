@@ -12,13 +12,13 @@ from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
-from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.planning.candidates import Market
 from specbench_kit.studies.planning.options import PlanOptions
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
 
-NOTHING = BenchSettings(methods=("autoregressive",))
+NOTHING = RecordingSettings()
 PLACES = {"wisp-cache": "wan", "adaspec": "vllm-rtx4090"}
 """A system that drafts on devices and one that drafts on the server, each with a deployment."""
 

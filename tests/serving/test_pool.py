@@ -32,7 +32,7 @@ from specbench_kit.serving.routers.base import RoutedServer, parse_router, route
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import ServerPool, Simulation, simulate
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
@@ -283,9 +283,7 @@ def built(**changes: Any) -> list[Scenario]:
         "duration_s": 40.0,
         "warmup_s": 5.0,
     }
-    settings = ServingSettings(
-        recording=BenchSettings(methods=("autoregressive",)), **{**plain, **changes}
-    )
+    settings = ServingSettings(recording=RecordingSettings(), **{**plain, **changes})
     builder = ScenarioBuilder(settings)
     return [builder.scenario(point) for point in settings.points()]
 
@@ -350,7 +348,7 @@ def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
     )
     assert two_cards.deployment.verifier.latency == profile.latency()
     settings = ServingSettings(
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
         acceptance=("iid:alpha=0.8",),
         deployment=("wisp-roofline",),
         servers=("2xh100,1xh100",),
@@ -477,7 +475,7 @@ def test_pools_that_cannot_be_are_refused(changes: dict[str, object], line: str)
 
 def test_labels_say_what_sets_pools_apart() -> None:
     settings = ServingSettings(
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
         acceptance=("iid:alpha=0.8",),
         servers=("1", "2", "2"),
         router=("least-work", "least-work", "round-robin"),
@@ -492,7 +490,7 @@ def test_labels_say_what_sets_pools_apart() -> None:
 def test_the_report_says_what_every_server_does(tmp_path: Path) -> None:
     options = {"devices": (8,), "duration_s": 12.0, "warmup_s": 2.0, "seeds": 1, "jobs": 1}
     settings = ServingSettings(
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
         acceptance=("iid:alpha=0.8",),
         prompt_tokens="60",
         output_tokens="20",
@@ -521,7 +519,7 @@ def test_the_report_says_what_every_server_does(tmp_path: Path) -> None:
 
 def test_a_search_says_what_every_server_does_at_the_capacity(tmp_path: Path) -> None:
     settings = ServingSettings(
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
         acceptance=("iid:alpha=0.8",),
         prompt_tokens="60",
         output_tokens="20",

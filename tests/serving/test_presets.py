@@ -10,13 +10,13 @@ from specbench_kit.papers.experiment import Published
 from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.reports.document import Estimate
 from specbench_kit.serving.figures import AXES, Interval
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.presets import presets
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.serving.wording import estimate
 
-RECORDING = BenchSettings(methods=("autoregressive",))
+RECORDING = RecordingSettings()
 NAMES = sorted(presets.all())
 CAPACITY = {"epsilon", "resolution"}
 REPAIRED = "algorithm 1, late lane"

@@ -22,7 +22,7 @@ from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.traces.draft_limits import fit_spec
@@ -91,7 +91,7 @@ def scene(spec: str, name: str, trace: TraceFile, *set_: str) -> Scene:
             arrivals="closed:ramp_s=0",
             duration_s=400.0,
             warmup_s=0.0,
-            recording=BenchSettings(methods=("autoregressive",)),
+            recording=RecordingSettings(),
         )
         return ScenarioBuilder(settings)
 
@@ -228,7 +228,7 @@ def test_a_method_that_drafts_elsewhere_is_refused(
         method=(method,),
         acceptance=("qwen2.5-coder",),
         deployment=(deployment,),
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
     )
     (point,) = settings.points()
     with pytest.raises(SkitError, match=reason) as caught:
@@ -249,7 +249,7 @@ def test_a_server_drafts_beside_parts_of_prompts(method: str, trace: TraceFile) 
         prompt_tokens="lognormal:mean=200,cv=0.6",
         duration_s=20.0,
         warmup_s=0.0,
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
     )
     (point,) = settings.points()
     result = simulate(ScenarioBuilder(settings).scenario(point))
@@ -271,7 +271,7 @@ def stated(
         duration_s=20.0,
         warmup_s=0.0,
         devices=(2,),
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
     )
     (point,) = settings.points()
     return ScenarioBuilder(settings).scenario(point)

@@ -9,12 +9,12 @@ from report_builders import serving_figures
 from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.figures import Interval, SimulatedRow
 from specbench_kit.serving.number_lists import parse_devices
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.serving.simulation_grid import guards, knee
 
-RECORDING = BenchSettings(methods=("autoregressive",))
+RECORDING = RecordingSettings()
 
 
 def settings(**changes: Any) -> ServingSettings:

@@ -75,7 +75,8 @@ class Generation(Struct, frozen=True):
     system's message before them. `schema` is the JSON schema that the server is asked to hold the answer to, "" for
     none. `recorded` is the JSON of the messages of a conversation with tools, which then stand for prompt, history and
     system, and `tools` that of the descriptions of its tools. `label` differs between any two requests, so that a
-    server need not answer one from what it kept of another.
+    server need not answer one from what it kept of another. `added` holds fields of the server's own, which its request
+    has besides.
     """
 
     prompt: str
@@ -89,6 +90,7 @@ class Generation(Struct, frozen=True):
     schema: str = ""
     recorded: str = ""
     tools: str = ""
+    added: RequestBody = {}
 
     @property
     def tool_list(self) -> list[JsonObject]:
@@ -182,6 +184,10 @@ class ServerDialect(ABC):
     """The newer names of fields that some servers know under that name alone."""
     takes_schema: ClassVar[bool] = False
     """True if requests state `Generation.schema`, by which the server masks its answer."""
+    undrafted: ClassVar[RequestBody] = {}
+    """Fields by which the versions of a server that know them decode one request without drafts."""
+    from_cache: ClassVar[RequestBody] = {}
+    """Fields by which the server computes only what is new of a prompt with a known beginning."""
     model_name: str = ""
     """The model that requests ask for."""
     version: str = ""

@@ -241,14 +241,18 @@ class StreamClient:
 
     async def counters(self) -> dict[str, float]:
         """Return the server's counters of speculation; empty if it has none."""
+        return read_counters(await self.counters_page())
+
+    async def counters_page(self) -> str:
+        """Return the page of the server's counters; empty if it has none of speculation."""
         for route in ROUTES if self._counters_route is None else (self._counters_route,):
             with suppress(httpx.RequestError, RedirectedError):
                 async with self._opened("GET", route) as response:
                     text = (await response.aread()).decode("utf-8", "replace")
-                if response.is_success and (counted := read_counters(text)):
+                if response.is_success and read_counters(text):
                     self._counters_route = route
-                    return counted
-        return {}
+                    return text
+        return ""
 
     def fields(self, generation: Generation) -> list[str]:
         """Return the names of the fields of a request that may be left out."""
@@ -333,9 +337,8 @@ class StreamClient:
 
     def body(self, generation: Generation) -> RequestBody:
         """Return the JSON body of a request."""
-        return with_newer_names(
-            without_fields(self.dialect.body(generation), self.left_out), self.newer_names
-        )
+        body = {**self.dialect.body(generation), **generation.added}
+        return with_newer_names(without_fields(body, self.left_out), self.newer_names)
 
     def _takes_newer_names(self, reason: str, body: RequestBody) -> bool:
         """Send fields that a server refuses under their newer names from now on; return False if

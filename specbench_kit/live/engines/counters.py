@@ -50,6 +50,15 @@ COUNTERS: Mapping[str, Sequence[str]] = {
 the first one that a server has counts. SGLang's gauges `spec_accept_rate` and `spec_accept_length`
 say no sums, only what was last.
 """
+BY_POSITION = (
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+    "vllm:spec_decode_num_accepted_tokens_per_pos",
+    "llamacpp:spec_decode_num_accepted_tokens_per_pos_total",
+    "llamacpp:spec_decode_num_accepted_tokens_per_pos",
+    "trtllm_spec_decode_accepted_tokens_total",
+)
+"""The names of the counter of accepted tokens by their place in the draft."""
+POSITION = re.compile(r'position="(\d+)"')
 SAMPLE = re.compile(
     r"^(?P<name>[a-zA-Z_:][\w:]*)(?P<labels>\{.*\})?\s+(?P<value>\S+)", re.MULTILINE
 )
@@ -76,6 +85,22 @@ def read_counters(text: str | None) -> dict[str, float]:
                 values[count] = sum(found)
                 break
     return values
+
+
+def read_positions(text: str | None) -> dict[int, float]:
+    """Return how many tokens were accepted at each place of the draft, from 0, summed over other
+    labels; empty if a text of Prometheus does not say.
+    """
+    for name in BY_POSITION:
+        values: dict[int, float] = {}
+        for found in SAMPLE.finditer(text or ""):
+            place = POSITION.search(found["labels"] or "")
+            value = _number(found["value"])
+            if found["name"] == name and place is not None and value is not None:
+                values[int(place[1])] = values.get(int(place[1]), 0.0) + value
+        if values:
+            return values
+    return {}
 
 
 def _number(text: str) -> float | None:

@@ -60,6 +60,9 @@ ALL = 1 << 20
 among them.
 """
 SETTINGS = "generation_settings"
+UNDRAFTED: RequestBody = {"speculative.n_max": 0}
+"""Newer servers do not know this field, and draft all the same."""
+FROM_CACHE: RequestBody = {"cache_prompt": True}
 RELATIVE_ERROR = 1e-6
 """The server holds numbers as float32."""
 
@@ -150,6 +153,8 @@ class LlamaCpp(TokenServer):
 
     path = "/completion"
     facts_paths = ("/v1/models", "/props")
+    undrafted = UNDRAFTED
+    from_cache = FROM_CACHE
     has_shapes = True
     run_with = "llama-server 0.5.0-dev (commit 0c1e570)"
     takes_schema = True
@@ -293,6 +298,8 @@ class LlamaCppChat(OpenAIChat):
     """
 
     facts_paths = ("/v1/models", "/props")
+    undrafted = UNDRAFTED
+    from_cache = FROM_CACHE
     may_ignore_eos = True
 
     def body(self, generation: Generation) -> RequestBody:

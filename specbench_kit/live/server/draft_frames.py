@@ -66,8 +66,7 @@ def _is_known(session: ServerSession, frame: messages.Draft) -> bool:
 
     What the server decodes unasked, for a device that was silent, has the number of a round too.
     """
-    unasked = session.generation is not None and session.generation.unasked
-    return session.round == frame.round and not unasked
+    return session.round == frame.round and not session.decodes_unasked
 
 
 def _is_outside(session: ServerSession, frame: messages.Draft) -> bool:

@@ -72,8 +72,6 @@ class FreeRunning:
         """Send a verdict, unless the device gets its tokens as a part of those that it missed, and
         go on.
         """
-        if session.closed:
-            return
         if session.missed_from is None and session.stream is not None:
             session.stream.answer(verdict)
         self.advance(session)

@@ -50,6 +50,9 @@ connection.
 class FrameHandler:
     """Answers the frames of all streams. Everything but the verification itself runs in one thread,
     the event loop.
+
+    The method for a kind of frame puts its answers on the stream, at once or when they are there,
+    and raises Refusal for a frame that it refuses.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class FrameHandler:
         for session in stream.sessions.values():
             if session.stream is stream:
                 session.stream = None
-                if session.generation is not None and not session.generation.unasked:
+                if not session.decodes_unasked:
                     self.generations.cancel(session)
 
     def open(self, frame: messages.Open, stream: CallingStream) -> None:
@@ -115,18 +118,17 @@ class FrameHandler:
         if session.ahead:
             self.free_running.begin(session, len(frame.prompt) + len(frame.output))
 
-    def draft(self, frame: messages.Draft, stream: CallingStream) -> Down | None:
-        """Do with a draft what its case asks for (see `draft_frames`); return an answer if there is
-        one at once.
-        """
+    def draft(self, frame: messages.Draft, stream: CallingStream) -> None:
+        """Do with a draft what its case asks for (see `draft_frames`)."""
         session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
         stream.attach(session)
         if session.ahead:
             self.free_running.take(session, frame)
-            return None
+            return
         match classify(session, frame):
             case Resent(answer):
-                return answer
+                if answer is not None:  # otherwise the verdict that is yet to come answers it
+                    stream.answer(answer)
             case Refused(refusal, ends):
                 if ends:
                     self.drop(session, ends)
@@ -139,10 +141,9 @@ class FrameHandler:
                     session=session.name, round=frame.round, status=Status.REBASE, suffix=missed
                 )
                 session.last_answer = Down(verdict=rebase)
-                return session.last_answer
+                stream.answer(session.last_answer)
             case New():
                 self._verify(session, frame)
-                return None
 
     def _verify(self, session: ServerSession, frame: messages.Draft) -> None:
         """Queue a new round; raise Refusal for a malformed draft, or one too many."""
@@ -170,8 +171,8 @@ class FrameHandler:
             )
         )
 
-    def generate(self, frame: messages.Generate, stream: CallingStream) -> Down | None:
-        """Begin a generation; return an answer if there is one at once."""
+    def generate(self, frame: messages.Generate, stream: CallingStream) -> None:
+        """Begin a generation."""
         session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
         stream.attach(session)
         if session.ahead:
@@ -179,7 +180,7 @@ class FrameHandler:
                 Status.OUT_OF_ORDER, "a session with drafts ahead is decoded without being asked"
             )
         self.admission.require_capacity(session.account, self.batch_runner.waiting)
-        return self.generations.begin(session, frame)
+        self.generations.begin(session, frame, stream)
 
     def cancel(self, frame: messages.Cancel, stream: CallingStream) -> None:
         """End a generation after its current round."""
@@ -241,31 +242,37 @@ class FrameHandler:
         """Send the answers of a verified batch to the devices that are connected."""
         for verified in batch:
             session = verified.pending.session
-            if verified.verdict is not None and verified.pending.generation is not None:
-                self.generations.answer(verified, verified.pending.generation)
+            if session.closed:
+                # Its device may have opened another session of that name, with the same numbers.
                 continue
-            unasked = session.generation is not None and session.generation.unasked
-            session.end_round()
             session.used_s = monotonic_s()
             if verified.verdict is None:
-                answer = self._failed(verified)
+                self._failed(verified)
+            elif verified.pending.generation is not None:
+                self.generations.answer(verified, verified.pending.generation)
             else:
-                answer = verdict_frame(verified, self.limits.credit)
-                if session.ahead:
-                    self.free_running.answered(session, answer)
-                    continue
-                # A device that lost a longer answer opens its session again, see `draft`.
-                session.last_answer = answer if len(verified.states) <= KEPT_ANSWER_BYTES else None
-            if session.stream is not None and not unasked:
-                session.stream.answer(answer)
+                session.end_round()
+                self._verified(verified)
 
-    def _failed(self, verified: VerifiedRound) -> Down:
-        """End the session of a round that failed, and return the answer.
+    def _verified(self, verified: VerifiedRound) -> None:
+        """Answer a device's draft with its verdict."""
+        session = verified.pending.session
+        answer = verdict_frame(verified, self.limits.credit)
+        if session.ahead:
+            self.free_running.answered(session, answer)
+            return
+        # A device that lost a longer answer opens its session again, see `draft_frames`.
+        session.last_answer = answer if len(verified.states) <= KEPT_ANSWER_BYTES else None
+        if session.stream is not None:
+            session.stream.answer(answer)
+
+    def _failed(self, verified: VerifiedRound) -> None:
+        """End the session of a round that failed, and say so if its device waits for the round.
 
         The device may open it again, with the text that it has.
         """
         session = verified.pending.session
-        session.last_answer = None
+        is_awaited = not session.decodes_unasked
         self.metrics.refused.labels(Status.FAILED.name).inc()
         self.log.write(
             "failed", session=session.name, account=session.account.name, error=verified.error
@@ -274,7 +281,8 @@ class FrameHandler:
         failed.status = Status.FAILED
         failed.reason = verified.error
         self.drop(session, "failed")
-        return Down(refused=failed)
+        if session.stream is not None and is_awaited:
+            session.stream.answer(Down(refused=failed))
 
 
 class Generations:
@@ -292,9 +300,9 @@ class Generations:
         self._held_back: set[ServerSession] = set()
         """Sessions whose generations are paused or parked."""
 
-    def begin(self, session: ServerSession, frame: messages.Generate) -> Down | None:
-        """Queue the first round; return the tokens that the session has and its device lacks, if
-        there are any.
+    def begin(self, session: ServerSession, frame: messages.Generate, stream: AnswerStream) -> None:
+        """Queue the first round; answer with the tokens that the session has and its device lacks,
+        if there are any.
 
         A device that lost its connection sends its frame again, with the tokens that it has.
         """
@@ -337,11 +345,10 @@ class Generations:
         if not generation.finished:
             session.begin_round(generation)
             self._batch_runner.submit(generated_round(session, generation, monotonic_s()))
-        return (
-            _frame(session, generation, base, missed, Status.REBASE, generation.finished)
-            if missed
-            else None
-        )
+        if missed:
+            stream.answer(
+                _frame(session, generation, base, missed, Status.REBASE, generation.finished)
+            )
 
     def go_on_alone(self, session: ServerSession) -> bool:
         """Begin the rest of a silent device's response; return False if it has ended."""
@@ -361,8 +368,7 @@ class Generations:
     def answer(self, verified: VerifiedRound, generation: Generation) -> None:
         """Stream the tokens of a round, and end or pause its generation."""
         session = verified.pending.session
-        stream = verified.pending.session.stream
-        session.used_s = monotonic_s()
+        stream = session.stream
         generation.answered += 1
         if not verified.goes_on:
             # Of a response that goes on, the verification thread met the pause, or was ahead.
@@ -402,7 +408,7 @@ class Generations:
 
     def cancel_unasked(self, session: ServerSession) -> None:
         """End what was decoded for a device that was silent and is back."""
-        if session.generation is not None and session.generation.unasked:
+        if session.decodes_unasked:
             self.cancel(session)
 
     def cancel(self, session: ServerSession) -> None:

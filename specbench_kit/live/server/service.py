@@ -115,39 +115,49 @@ class DeviceStream:
                 Status.FLOOD, f"more than {self._handler.limits.credit} answers were not read"
             )
         kind = frame.WhichOneof("kind")
-        try:
-            if kind in SESSION_KINDS and len(getattr(frame, kind).session) > LONGEST_NAME:
-                raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
-            if kind == "ping":
-                self.answer(Down(pong=messages.Pong(count=frame.ping.count)))
-            elif kind == "open":
-                self._handler.open(frame.open, self)
-            elif kind == "draft":
-                if (answer := self._handler.draft(frame.draft, self)) is not None:
-                    self.answer(answer)
-            elif kind == "close":
-                self._handler.close(frame.close, self)
-            elif kind == "generate":
-                if (answer := self._handler.generate(frame.generate, self)) is not None:
-                    self.answer(answer)
-            elif kind == "cancel":
-                self._handler.cancel(frame.cancel, self)
-            elif kind == "score":
-                self._handler.score(frame.score, self)
-        except Refusal as refusal:
-            self._refuse(refusal, frame, kind)
-        if kind not in ("ping", *SESSION_KINDS):
+        if kind == "ping":
+            self.answer(Down(pong=messages.Pong(count=frame.ping.count)))
+        elif kind in SESSION_KINDS:
+            content = getattr(frame, kind)
+            try:
+                if len(content.session) > LONGEST_NAME:
+                    raise Refusal(
+                        Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters"
+                    )
+                self._serve(frame)
+            except Refusal as refusal:
+                # Of the frames that name a session, drafts and generations are numbered.
+                self._refuse(refusal, content.session, getattr(content, "round", 0))
+        else:
             raise Refusal(Status.MALFORMED_FRAME, "a frame without a known kind")
 
-    def _refuse(self, refusal: Refusal, frame: Up, kind: str) -> None:
-        """Answer a frame of a session with a refusal, and count and log it."""
+    def _serve(self, frame: Up) -> None:
+        """Let the handler serve a frame that names a session."""
+        handler = self._handler
+        match frame.WhichOneof("kind"):
+            case "open":
+                handler.open(frame.open, self)
+            case "draft":
+                handler.draft(frame.draft, self)
+            case "close":
+                handler.close(frame.close, self)
+            case "generate":
+                handler.generate(frame.generate, self)
+            case "cancel":
+                handler.cancel(frame.cancel, self)
+            case "score":
+                handler.score(frame.score, self)
+
+    def _refuse(self, refusal: Refusal, session: str, number: int) -> None:
+        """Answer a frame of a session, with the number of its round, with a refusal, and count and
+        log it.
+        """
         self._handler.metrics.refused.labels(refusal.status.name).inc()
         refused = messages.Refused(
-            session=getattr(frame, kind).session[:LONGEST_NAME], status=refusal.status
+            session=session[:LONGEST_NAME], round=number, status=refusal.status
         )
         refused.reason = refusal.reason
         refused.retry_ms = refusal.retry_ms
-        refused.round = frame.generate.round if kind == "generate" else frame.draft.round
         self.answer(Down(refused=refused))
         self._refusals += 1
         if self._refusals <= LOGGED_REFUSALS:

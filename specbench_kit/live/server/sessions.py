@@ -5,6 +5,7 @@ cache.
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from math import inf
 from typing import Protocol
 
@@ -71,6 +72,13 @@ class SilenceBound:
         return Generation(round_number, room, self.ends, DEFAULT_ROUND_S, unasked=True)
 
 
+class UnderWay(Enum):
+    """What a session works on that is no generation."""
+
+    ROUND = auto()
+    """The verification of a draft, or of one token without one."""
+
+
 @dataclass(slots=True, eq=False)
 class ServerSession:
     """One session. From a draft's arrival to its verdict, `text` belongs to the verification
@@ -90,10 +98,8 @@ class ServerSession:
     """The stream that takes the answers; None while the device is not connected."""
     round: int | None = None
     """The number of the latest round; None before the first, whose number the device chooses."""
-    in_flight: bool = False
-    """True from the arrival of a round to its answer, and through a whole generation."""
-    generation: Generation | None = None
-    """What the server decodes by itself at the moment."""
+    under_way: UnderWay | Generation | None = None
+    """What the server works on: a round from its arrival to its answer, or a whole generation."""
     silence: SilenceBound | None = None
     """When the server goes on by itself."""
     ahead: int = 0
@@ -120,14 +126,27 @@ class ServerSession:
     def begin_round(self, generation: Generation | None = None) -> None:
         """Note that a round, or a whole generation, is under way."""
         self.account.in_flight += not self.in_flight
-        self.in_flight = True
-        self.generation = generation
+        self.under_way = generation or UnderWay.ROUND
 
     def end_round(self) -> None:
         """Note that nothing is under way any more."""
         self.account.in_flight -= self.in_flight
-        self.in_flight = False
-        self.generation = None
+        self.under_way = None
+
+    @property
+    def in_flight(self) -> bool:
+        """Return True from the arrival of a round to its answer, and through a whole generation."""
+        return self.under_way is not None
+
+    @property
+    def generation(self) -> Generation | None:
+        """Return what the server decodes by itself at the moment."""
+        return self.under_way if isinstance(self.under_way, Generation) else None
+
+    @property
+    def decodes_unasked(self) -> bool:
+        """Return True while the server goes on for a device that was silent."""
+        return self.generation is not None and self.generation.unasked
 
     @property
     def response_has_ended(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from specbench_kit.core.common_options import Dtype, ExecutorName, Target, TorchDevice
 from specbench_kit.core.errors import require
-from specbench_kit.core.option import DECODING, MODELS, OUTPUT, RUN, Option
+from specbench_kit.core.option import DECODING, FIRST, MODELS, OUTPUT, RUN, Option
 from specbench_kit.live.connection_options import host_and_port, read_file
 from specbench_kit.live.server.admission import ServerLimits
 
@@ -19,13 +19,14 @@ NETWORK = "Network"
 class ServeSettings:
     """The checked options of `skit serve`."""
 
-    target: Target = "auto"
+    target: Annotated[Target, FIRST] = "auto"
     draft: Annotated[
         str | None,
         Option(
             "Draft model, for methods with which the server drafts by itself; none by default.",
             MODELS,
         ),
+        FIRST,
     ] = None
     methods: Annotated[
         tuple[str, ...],
@@ -34,8 +35,9 @@ class ServeSettings:
             RUN,
             flag="method",
         ),
+        FIRST,
     ] = ()
-    device: TorchDevice = "auto"
+    device: Annotated[TorchDevice, FIRST] = "auto"
     dtype: Dtype = "auto"
     executor: ExecutorName = "auto"
     profile: Annotated[
@@ -51,12 +53,15 @@ class ServeSettings:
         Option(
             "Scheduler that decides which rounds form a batch, see `skit list schedulers`.", RUN
         ),
+        FIRST,
     ] = "fcfs"
     slots: Annotated[
         int,
         Option("Sessions whose KV is held at a time; any other computes its text again.", DECODING),
     ] = 16
-    max_batch: Annotated[int, Option("Largest number of requests in a batch.", DECODING)] = 64
+    max_batch: Annotated[int, Option("Largest number of requests in a batch.", DECODING), FIRST] = (
+        64
+    )
     session_tokens: Annotated[
         int,
         Option(
@@ -68,17 +73,19 @@ class ServeSettings:
         int, Option("Largest number of sessions that are remembered.", DECODING)
     ] = 4096
     listen: Annotated[
-        str, Option("HOST:PORT to listen on; port 0 takes any free port.", NETWORK)
+        str, Option("HOST:PORT to listen on; port 0 takes any free port.", NETWORK), FIRST
     ] = "127.0.0.1:7070"
     metrics: Annotated[
-        str | None, Option("HOST:PORT that serves metrics to Prometheus; none by default.", NETWORK)
+        str | None,
+        Option("HOST:PORT that serves metrics to Prometheus; none by default.", NETWORK),
+        FIRST,
     ] = None
     log: Annotated[
         Path | None,
         Option("File to append events to, one JSON object per line; none by default.", OUTPUT),
     ] = None
     tls_cert: Annotated[
-        Path | None, Option("Certificate chain for TLS, PEM; needs --tls-key.", NETWORK)
+        Path | None, Option("Certificate chain for TLS, PEM; needs --tls-key.", NETWORK), FIRST
     ] = None
     tls_key: Annotated[Path | None, Option("Private key of the certificate, PEM.", NETWORK)] = None
     tls_client_ca: Annotated[
@@ -94,6 +101,7 @@ class ServeSettings:
             "File of access tokens, one per line; a device must send one of them. By default none is needed.",
             NETWORK,
         ),
+        FIRST,
     ] = None
     streams: Annotated[int, Option("Largest number of devices that are connected.", NETWORK)] = 1024
     token_sessions: Annotated[

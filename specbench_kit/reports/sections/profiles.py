@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import UNSET, Struct, UnsetType
 
 from specbench_kit.decoding.latency import LatencyModel
-from specbench_kit.profilers.base import Profile
+from specbench_kit.profilers.base import LEAST_SERVED_R2, Profile
 from specbench_kit.profilers.loading import all_profiles
 from specbench_kit.profilers.roofline import judge, roofline_of
 from specbench_kit.reports.writing.formatting import seconds, share
@@ -241,4 +241,12 @@ def _entry(profile: Profile) -> ListedProfile:
         disturbed=list(profile.disturbances),
         verdict=verdict.kind,
         verdict_reason=reason,
+    )
+
+
+def poor_fit(r2: float | None) -> str:
+    """Return the caution about a profile of a server that does not fit its test loads."""
+    return (
+        f"POOR FIT: R² of the server's profile is {score(r2)} on loads that were not fitted, below "
+        f"{LEAST_SERVED_R2:g}: let nothing else run, and measure it again."
     )

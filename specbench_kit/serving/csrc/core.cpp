@@ -18,6 +18,9 @@ using namespace skit;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// `INTERFACE` of native_core.py.
+constexpr long kInterface = 2;
+
 // The structure `Settings` of native_core.py.
 struct Settings {
   int64_t devices, on_edge, speculates, keeps_kv, admits, lru, additive, scheduler, max_requests, has_jitter;
@@ -37,7 +40,7 @@ struct alignas(64) Constants {
   int64_t kind;
 };
 
-// The columns `FIELDS` of round_table.py.
+// The columns of `RoundRows` in round_table.py.
 enum Field {
   kResponseNumber,
   kDraftS,
@@ -69,6 +72,22 @@ constexpr int64_t kRoundColumns = 6;
 constexpr int64_t kFirstWork = -2;  // Stands for the steps of rounds with recorded work; -1 is a prompt.
 constexpr int64_t kDecision = -1;   // Stands for the model of a predictor's decision, which is no forward.
 constexpr size_t kAhead = 2;        // How many requests before its turn a device of a batch is asked for.
+
+// The tuple `CoreParts` of native_core.py, by the names of its fields.
+class Parts {
+ public:
+  explicit Parts(PyObject* tuple) : tuple_(tuple) {}
+  // Borrowed: the tuple holds what it has.
+  PyObject* operator[](const char* name) const {
+    PyObject* value = PyObject_GetAttrString(tuple_, name);
+    if (!value) throw PythonError();
+    Py_DECREF(value);
+    return value;
+  }
+
+ private:
+  PyObject* tuple_;
+};
 
 template <class T>
 std::vector<T> copied(PyObject* object) {
@@ -196,17 +215,17 @@ struct Table {
 
 class Core {
  public:
-  Core(const Settings& settings, PyObject* const* values)
+  Core(const Settings& settings, const Parts& parts)
       : settings_(settings),
-        draft_s_(values[5]),
-        isolated_s_(values[6]),
-        request_(values[7]),
-        batch_s_(values[8]),
-        estimated_s_(values[9]),
-        too_long_(values[10]),
-        make_room_(values[11]),
-        ended_(values[12]) {
-    const auto pieces = copied<int64_t>(values[13]);
+        draft_s_(parts["draft_s"]),
+        isolated_s_(parts["isolated_s"]),
+        request_(parts["requests"]),
+        batch_s_(parts["batch_s"]),
+        estimated_s_(parts["estimated_s"]),
+        too_long_(parts["check_lengths"]),
+        make_room_(parts["make_room"]),
+        ended_(parts["ended"]) {
+    const auto pieces = copied<int64_t>(parts["pieces"]);
     for (size_t i = 0; i + 6 <= pieces.size(); i += 6) {
       const size_t work = size_t(pieces[i]);
       if (work >= works_.size()) works_.resize(work + 1);
@@ -214,19 +233,19 @@ class Core {
     }
     if (settings.row_fields != kFields) throw InvalidArgument{"other fields of a round"};
     for (PyObject* function : functions()) Py_INCREF(function);
-    const List sources(values[4]);
+    const List sources(parts["sources"]);
     for (int i = 0; i < sources.size(); i++) {
-      const List parts(sources[i]);
-      sources_.push_back({copied<int64_t>(parts[0]), copied<double>(parts[1]), copied<int64_t>(parts[2]),
-                          copied<int64_t>(parts[3]), copied<int64_t>(parts[4]), PyObject_IsTrue(parts[5]) == 1, 0});
+      const List source(sources[i]);
+      sources_.push_back({copied<int64_t>(source[0]), copied<double>(source[1]), copied<int64_t>(source[2]),
+                          copied<int64_t>(source[3]), copied<int64_t>(source[4]), PyObject_IsTrue(source[5]) == 1, 0});
       sources_.back().count = int64_t(sources_.back().rounds.size()) / kRoundColumns;
     }
     const size_t count = size_t(settings.devices);
     devices_.resize(count);
     constants_.resize(count);
-    const auto streams = copied<uint64_t>(values[1]);  // [purposes, devices]
-    const auto columns = copied<double>(values[2]);    // [columns, devices]
-    const auto kinds = copied<int64_t>(values[3]);
+    const auto streams = copied<uint64_t>(parts["streams"]);   // [purposes, devices]
+    const auto columns = copied<double>(parts["per_device"]);  // [columns, devices]
+    const auto kinds = copied<int64_t>(parts["kinds"]);
     for (size_t client = 0; client < count; client++) {
       Constants& constants = constants_[client];
       for (size_t i = 0; i < kColumns; i++) constants.columns[i] = columns[i * count + client];
@@ -902,17 +921,16 @@ Core& core_of(PyObject* capsule) {
   return *static_cast<Core*>(core);
 }
 
-// make(settings, streams, per_device, kinds, sources, draft_s, isolated_s, requests, batch_s, estimated_s, too_long,
-// make_room, ended, pieces)
+// make(parts): returns a core that stands at the beginning.
 PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    arguments(values, count, 14);
+    const Parts parts(arguments(values, count, 1)[0]);
     Settings settings;
     {
-      const Bytes bytes(values[0]);
+      const Bytes bytes(parts["settings"]);
       settings = *static_cast<const Settings*>(bytes.data(sizeof(Settings)));
     }
-    auto core = std::make_unique<Core>(settings, values);
+    auto core = std::make_unique<Core>(settings, parts);
     PyObject* capsule = PyCapsule_New(core.get(), kCapsule, [](PyObject* object) {
       delete static_cast<Core*>(PyCapsule_GetPointer(object, kCapsule));
     });
@@ -953,6 +971,7 @@ PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "core", nullptr, -1, kFunctions, n
 
 PyMODINIT_FUNC PyInit_core() {
   PyObject* module = PyModule_Create(&kModule);
+  if (module && PyModule_AddIntConstant(module, "interface", kInterface)) Py_CLEAR(module);
   if (module && PyModule_AddIntConstant(module, "settings_size", sizeof(Settings))) Py_CLEAR(module);
   return module;
 }

@@ -122,7 +122,7 @@ class Driver:
             try:
                 await client.ask(self._generation(client, prompt, (), PROBE_TOKENS))
             except RequestFailedError as failure:
-                raise SkitError(await _explained(client, failure)) from failure
+                raise SkitError(await explain_failure(client, failure)) from failure
 
     async def run(
         self, store: AnswerStore, loads: Iterable[Load], progress: Callable[[str, int, int], None]
@@ -166,7 +166,7 @@ class Driver:
             )
             for outcome in outcomes:
                 if outcome.failure is not None:
-                    explained = await _explained(client, outcome.failure)
+                    explained = await explain_failure(client, outcome.failure)
                     raise ServerLostError(f"a request fails while the servers warm up: {explained}")
 
     async def _take_turn(self, turn: Turn, client: StreamClient, store: AnswerStore) -> None:
@@ -387,7 +387,7 @@ async def _compare(
             )
             stack.push_async_callback(client.close)
             clients.append(client)
-        servers = [await _describe(client) for client in clients]
+        servers = [await describe_server(client) for client in clients]
         driver = Driver(settings, clients, dataset.prompts, count_tokens, schemas)
         of_prompts = _prompt_treatment(clients)
         for line in of_prompts:
@@ -403,7 +403,7 @@ async def _compare(
             unlock(store.folder)
 
 
-async def _explained(client: StreamClient, failure: RequestFailedError) -> str:
+async def explain_failure(client: StreamClient, failure: RequestFailedError) -> str:
     """Return which server failed, what it answered, and what to do."""
     advice = await client.way_out(failure)
     return (
@@ -441,7 +441,7 @@ async def _run(
         problem = Interrupted(f"interrupted; {_kept(store, plan)}")
     machine = [*(store.run.get("machine") or ()), watch.end({})]
     store.amend(machine=machine)
-    cautions = [*of_servers, *_cautions(driver), *_busy_at_start(read_machine(machine))]
+    cautions = [*of_servers, *_cautions(driver), *busy_at_start(read_machine(machine))]
     summary = summarise(plan, list(store.records.values()), list(store.changes.values()), cautions)
     return conclude(store, summary, problem)
 
@@ -550,7 +550,7 @@ def _cautions(driver: Driver) -> list[str]:
     return lines
 
 
-def _busy_at_start(readings: Sequence[MachineReadings]) -> list[str]:
+def busy_at_start(readings: Sequence[MachineReadings]) -> list[str]:
     """Return a line if other programs wanted more processors than there are when a part of the run
     began.
     """
@@ -624,7 +624,8 @@ def _require_fields(
         )
 
 
-async def _describe(client: StreamClient) -> ServerDescription:
+async def describe_server(client: StreamClient) -> ServerDescription:
+    """Return what a server says of itself, and let requests ask for its model."""
     facts = await client.facts()
     address = client.address
     client.dialect.model_name = address.model or facts.model or ""

@@ -3,13 +3,23 @@
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from specbench_kit.core import common_options as common
 from specbench_kit.core.addresses import is_host_and_port
 from specbench_kit.core.durations import require_unit
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option, OptionValues
+from specbench_kit.core.option import (
+    DECODING,
+    FIRST,
+    OUTPUT,
+    RUN,
+    SERVER,
+    Option,
+    OptionValues,
+    WithoutEffect,
+)
+from specbench_kit.core.without_effect import GREEDY, unless
 from specbench_kit.decoding.constraint import BY_PROMPT, GrammarSpec, parse_constraint
 from specbench_kit.live.engines.address import USAGE, ServerUnderTest, parse_server
 from specbench_kit.metrics.statistics import units_for_a_verdict
@@ -42,6 +52,22 @@ def seconds_of(flag: str) -> "type[float]":
         return float(match[1]) / (1000 if match[2] == "ms" else 1)
 
     return parse  # type: ignore[return-value]
+
+
+def _files(given: OptionValues) -> str:
+    servers: Any = given.get("servers", ())
+    # What looks like the address of a server is told so when the settings are read.
+    are_files = not any(
+        "://" in server or is_host_and_port(server.rpartition("=")[2]) for server in servers
+    )
+    return "with result files" if are_files else ""
+
+
+OF_FILES = WithoutEffect(_files, "what another tool has measured is only read; leave it out")
+UNLESS_RESUMED = WithoutEffect(
+    unless("resume"), "it continues a run under other conditions; give both"
+)
+UNLESS_CONSTRAINED = WithoutEffect(unless("constraint"), "it says what to send; give both")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,30 +103,35 @@ class AbSettings(common.DatasetOptions):
             "of AIPerf, GuideLLM, vllm bench serve or SGLang's bench_serving. The second is compared with the first.",
             argument=True,
         ),
+        FIRST,
     ]
-    limit: common.Limit = None
-    minutes: common.Minutes = None
+    limit: Annotated[common.Limit, FIRST, OF_FILES] = None
+    minutes: Annotated[common.Minutes, OF_FILES] = None
     repeats: Annotated[
         int,
         Option(
             "Number of times that each server gets each prompt; 2 or more show its own variation.",
             RUN,
         ),
+        OF_FILES,
     ] = 2
-    max_new_tokens: common.MaxNewTokens = 128
+    max_new_tokens: Annotated[common.MaxNewTokens, FIRST, OF_FILES] = 128
     ignore_eos: Annotated[
         bool,
         Option(
             "Let every answer have --max-new-tokens tokens; not with chat, completions and tgi.",
             DECODING,
         ),
+        OF_FILES,
     ] = False
-    temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING)] = (
-        0.0
-    )
-    top_p: Annotated[float, Option("Top-p sampling; 1 disables it.", DECODING)] = 1.0
-    top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING)] = 0
-    seed: common.Seed = 0
+    temperature: Annotated[
+        float, Option("Sampling temperature; 0 decodes greedily.", DECODING), FIRST, OF_FILES
+    ] = 0.0
+    top_p: Annotated[
+        float, Option("Top-p sampling; 1 disables it.", DECODING), OF_FILES, GREEDY
+    ] = 1.0
+    top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING), OF_FILES, GREEDY] = 0
+    seed: Annotated[common.Seed, OF_FILES] = 0
     constraint: Annotated[
         GrammarSpec | None,
         Option(
@@ -109,6 +140,7 @@ class AbSettings(common.DatasetOptions):
             DECODING,
             parse=parse_constraint,
         ),
+        OF_FILES,
     ] = None
     send_constraint: Annotated[
         bool,
@@ -116,6 +148,8 @@ class AbSettings(common.DatasetOptions):
             "Ask both servers to write by the schema of --constraint; not with completions.",
             DECODING,
         ),
+        OF_FILES,
+        UNLESS_CONSTRAINED,
     ] = False
     concurrency: Annotated[
         tuple[int, ...],
@@ -124,6 +158,8 @@ class AbSettings(common.DatasetOptions):
             LOAD,
             parse=parse_concurrency,
         ),
+        FIRST,
+        OF_FILES,
     ] = ()
     rate: Annotated[
         tuple[float, ...],
@@ -132,6 +168,8 @@ class AbSettings(common.DatasetOptions):
             LOAD,
             parse=numbers_of("--rate"),
         ),
+        FIRST,
+        OF_FILES,
     ] = ()
     turn: Annotated[
         int | None,
@@ -140,6 +178,7 @@ class AbSettings(common.DatasetOptions):
             "hence 1 at --concurrency 1, and with --rate 10 seconds of arrivals, or fewer if that gives too few turns.",
             LOAD,
         ),
+        OF_FILES,
     ] = None
     until_saturated: Annotated[
         bool,
@@ -147,9 +186,10 @@ class AbSettings(common.DatasetOptions):
             "Leave out the loads after the first one at which both servers are over-saturated.",
             LOAD,
         ),
+        OF_FILES,
     ] = False
     warm_up: Annotated[
-        int, Option("Requests to each server before each load, which do not count.", LOAD)
+        int, Option("Requests to each server before each load, which do not count.", LOAD), OF_FILES
     ] = 2
     ttft_slo: Annotated[
         float | None,
@@ -173,12 +213,15 @@ class AbSettings(common.DatasetOptions):
             "Folder or name of a tokenizer, to count tokens at servers that do not count them.",
             SERVER,
         ),
+        OF_FILES,
     ] = None
     timeout_s: Annotated[
-        float, Option("Seconds of silence after which a request failed.", SERVER, flag="timeout")
+        float,
+        Option("Seconds of silence after which a request failed.", SERVER, flag="timeout"),
+        OF_FILES,
     ] = 300.0
     retries: Annotated[
-        int, Option("Number of times that a failed request is sent again.", SERVER)
+        int, Option("Number of times that a failed request is sent again.", SERVER), OF_FILES
     ] = 2
     server_ca: Annotated[
         Path | None,
@@ -186,6 +229,7 @@ class AbSettings(common.DatasetOptions):
             "Certificates, PEM, that the servers' must be signed by, in place of the usual ones.",
             SERVER,
         ),
+        OF_FILES,
     ] = None
     leave_out: Annotated[
         tuple[str, ...],
@@ -194,14 +238,17 @@ class AbSettings(common.DatasetOptions):
             "sampling_params.min_p. The server's own default holds. May be given several times.",
             SERVER,
         ),
+        OF_FILES,
     ] = ()
-    out: common.Out = Path("results")
-    resume: common.Resume = False
+    out: Annotated[common.Out, FIRST] = Path("results")
+    resume: Annotated[common.Resume, FIRST, OF_FILES] = False
     force: Annotated[
         bool,
         Option(
             "With --resume: continue although software, machine or a server has changed.", OUTPUT
         ),
+        OF_FILES,
+        UNLESS_RESUMED,
     ] = False
     fail_if: Annotated[
         tuple[str, ...],
@@ -211,6 +258,7 @@ class AbSettings(common.DatasetOptions):
             "Exit with 3 if it is about time and the machine was disturbed. May be given several times.",
             GOALS,
         ),
+        FIRST,
     ] = ()
     argv: tuple[str, ...] = ()
     addresses: tuple[ServerUnderTest, ...] = field(init=False, default=())

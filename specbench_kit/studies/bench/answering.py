@@ -4,6 +4,7 @@ references.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from specbench_kit.core.errors import require
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
@@ -17,17 +18,32 @@ from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.metrics.run_summary import AnswerCounts, ExactMatch
 from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
-from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.lanes import MethodLane, Sink
-from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.conversations import Conversation, ConversationScript
+
+
+class AnswerSettings(Protocol):
+    """What a model that answers alone is asked for."""
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The largest number of tokens of an answer."""
+
+    @property
+    def batch_size(self) -> int:
+        """The number of prompts that are answered together."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of sampled tokens."""
 
 
 def answer_dataset(
     dataset: LoadedDataset,
     runner: Runner,
     pair: Pair,
-    settings: BenchSettings,
+    settings: AnswerSettings,
     sampler: Sampler,
     sink: Sink,
     finished: Mapping[str, RequestRecord] | None = None,

@@ -21,9 +21,9 @@ from specbench_kit.runs.document import OutputAgreement
 from specbench_kit.runs.machine.limits import ControlReading, MachineReadings
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.watch import LaneTimes, Watch, same_steps
-from specbench_kit.studies.bench.conversations import ConversationScript
 from specbench_kit.studies.bench.lanes import MethodLane
 from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.conversations import ConversationScript
 
 CONTROL = "plain decoding again"
 PROMPTS = 12

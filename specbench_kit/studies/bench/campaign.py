@@ -13,13 +13,14 @@ from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.processes.stages import KEPT
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.metrics.result import MANY
+from specbench_kit.studies.bench.benches import closed_on_error, open_bench
 from specbench_kit.studies.bench.conclusion import Conclusion
-from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import Progress, ends_alone
 from specbench_kit.studies.bench.opening import count_turns, open_runs
 from specbench_kit.studies.bench.run import Benchmark, ProcessTurn
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.conversations import Conversation
 
 NOTHING_KEPT = "interrupted before the first answer: nothing is kept"
 SHOWN_AS_SECONDS_S = 120
@@ -41,15 +42,12 @@ class Campaign:
         report: ProgressCallback,
         turn: ProcessTurn | None = None,
     ) -> None:
-        self.bench = Workbench(settings, datasets, report)
+        self.bench = open_bench(settings, datasets, report)
         join = turn is not None and turn.number > 0
-        runs, notes = open_runs(settings, self.bench, self.bench.datasets, join=join)
-        self.notes = [
-            *self.bench.notes,
-            *(self.bench.server.notes if self.bench.server else ()),
-            *notes,
-        ]
-        pairs = zip(self.bench.datasets, runs, strict=True)
+        with closed_on_error(self.bench.close):
+            runs, notes = open_runs(settings, self.bench, self.bench.prompts.datasets, join=join)
+        self.notes = [*self.bench.notes, *notes]
+        pairs = zip(self.bench.prompts.datasets, runs, strict=True)
         self.benchmarks = [
             Benchmark(settings, dataset, self.bench, opened, turn) for dataset, opened in pairs
         ]
@@ -60,11 +58,11 @@ class Campaign:
         methods.
         """
         missing = sum(benchmark.planned - benchmark.done for benchmark in self.benchmarks)
-        if len(self.bench.lanes) <= MANY or not missing:
+        if len(self.bench.prepared.lanes) <= MANY or not missing:
             return ""
         planned = sum(benchmark.planned for benchmark in self.benchmarks)
-        whole_s = estimate_seconds(self.bench, self.bench.datasets)
-        methods = len(self.bench.lanes)
+        whole_s = estimate_seconds(self.bench, self.bench.prompts.datasets)
+        methods = len(self.bench.prepared.lanes)
         begins = f"{methods} methods, {missing} answers to decode. Estimated time: up to"
         minutes = self.bench.settings.minutes
         first_s = whole_s * methods / planned
@@ -133,11 +131,11 @@ def estimate_seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
     prompts = [prompt for dataset in datasets for prompt in dataset.prompts]
     shortest = min(prompts, key=lambda prompt: len(prompt.turns[0]))
     request = Conversation(
-        shortest, bench.pair.tokenizer, TRIAL_TOKENS, bench.grammars.of(shortest)
+        shortest, bench.pair.tokenizer, TRIAL_TOKENS, bench.prompts.grammars.of(shortest)
     ).next_request()
     assert request is not None
     per_request_s = per_token_s = 0.0
-    for spec, method in bench.lanes.items():
+    for spec, method in bench.prepared.lanes.items():
         if method.needs_reference:
             continue
         try:

@@ -2,65 +2,26 @@
 stand for.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import MISSING, fields
+from collections.abc import Callable
 
 from specbench_kit.core.errors import MethodError, SkitError, by_reason
 from specbench_kit.deployments.base import RECORDED
-from specbench_kit.methods.base import GROUPS, LONGEST_DRAFT, Method, methods
-from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.base import Method
+from specbench_kit.methods.selection import expand_specs
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import resolve_target
 from specbench_kit.models.draft_library import AUTO, bundled_for
 from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.provenance import without_folders
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load
-
-ALL = "all"
-GROUP = "group:"
-
-
-def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
-    """Return every spec to run, and True for those that were named: others are left out if they
-    cannot run here.
-
-    `all` stands for every method with its default options, `group:NAME` for those of a group. The baseline does not
-    count as a further method if it is decoded anyway.
-    """
-    groups = [group for spec in specs for group in _groups(spec)]
-    named = dict.fromkeys((spec for spec in specs if not _groups(spec)), True)
-    distinct: dict[Method, str] = {}
-    for spec in named:
-        first = distinct.setdefault(parse_method(spec), spec)
-        if first != spec:
-            raise SkitError(
-                f"'{first}' and '{spec}' are the same method with the same options: name it once"
-            )
-    # Without options a method may equal a named spec that only spells its defaults out.
-    unnamed = [
-        name
-        for name, kind in methods.all().items()
-        if kind.group in groups and _has_defaults(kind) and not (baseline and name == BASELINE)
-    ]
-    return {
-        name: False for name in unnamed if name in named or parse_method(name) not in distinct
-    } | named
-
-
-def _has_defaults(kind: type[Method]) -> bool:
-    """Return True if a method can be made without options."""
-    return all(
-        field.default is not MISSING or field.default_factory is not MISSING
-        for field in fields(kind)
-    )
+from specbench_kit.studies.tuned_options import TunedOptions, bundled_file, load
 
 
 def chosen(settings: BenchSettings) -> dict[str, bool]:
-    """Return the specs of a benchmark as `expand` does, with tuned options for those that have none
+    """Return the specs of a benchmark as `expand_specs` does, with tuned options for those that have none
     of their own.
     """
-    specs = expand(settings.methods, settings.baseline)
+    specs = expand_specs(settings.methods, [BASELINE] if settings.baseline else [])
     tuned = tuned_options(settings)
     return specs if tuned is None else {tuned.spec(spec): named for spec, named in specs.items()}
 
@@ -141,25 +102,3 @@ def usable(
         reasons = [f"{', '.join(alike)}: {reason}" for reason, alike in by_reason(left_out).items()]
         raise SkitError(f"no method can run here: {'; '.join(reasons)}")
     return ready, left_out
-
-
-def longest_draft(specs: Iterable[str]) -> int:
-    """Return the most tokens that any of these methods drafts, as far as a bound of them has to
-    reach.
-    """
-    return max([LONGEST_DRAFT, *(parse_method(spec).longest_draft or 0 for spec in specs)])
-
-
-def _groups(spec: str) -> Sequence[str]:
-    """Return the groups that `all` or `group:NAME` stands for; none for the spec of a method."""
-    if spec == ALL:
-        return GROUPS
-    if not spec.startswith(GROUP):
-        return ()
-    group = spec.removeprefix(GROUP)
-    used = {kind.group for kind in methods.all().values()}
-    if group not in used:
-        raise SkitError(
-            f"no methods of group '{group}'; known: {', '.join(name for name in GROUPS if name in used)}"
-        )
-    return (group,)

@@ -158,7 +158,13 @@ def _decode(
     with Campaign(settings, datasets, lambda *_: None, turn) as campaign:
         if not turn.number:
             measured = campaign.bench.measured.notes
-            send([*predictor_notes(campaign.bench.methods.values()), *measured, *campaign.notes])
+            send(
+                [
+                    *predictor_notes(campaign.bench.prepared.methods.values()),
+                    *measured,
+                    *campaign.notes,
+                ]
+            )
         has_worked = not all(benchmark.is_done for benchmark in campaign.benchmarks)
         problem = broken = None
         interrupted = False
@@ -174,5 +180,5 @@ def _decode(
             return ProcessOutcome(has_worked, broken=broken)
         folders = tuple(conclusion.directory.path for conclusion in campaign.conclude())
         return ProcessOutcome(
-            has_worked, folders, campaign.bench.left_out, problem, broken, interrupted
+            has_worked, folders, campaign.bench.prepared.left_out, problem, broken, interrupted
         )

@@ -70,7 +70,7 @@ class LocalOutputJudge:
         config = run.config
         sampler = _sampler(config)
         allowed = None if self._allowed is None else partial(self._allowed, str(run.dataset.digest))
-        if not sampler.greedy and draws_drafts(method):
+        if not sampler.greedy and method.draws_tokens:
             # The draft's distributions are computed again, which needs a draft that follows from
             # the text alone.
             by_model = (
@@ -158,7 +158,7 @@ class ServedOutputJudge:
         """
         config = run.config
         sampler = _sampler(config)
-        if not baseline or (not sampler.greedy and draws_drafts(method)):
+        if not baseline or (not sampler.greedy and method.draws_tokens):
             return OutputVerdicts()
         judge = (
             self._make_judge(sampler, config.seed or 0)
@@ -201,14 +201,6 @@ class _NoDifference:
         raise SkitError(
             "a replayed output differs from the trace: the trace is damaged, record it again"
         )
-
-
-def draws_drafts(method: Method) -> bool:
-    """Return True if a sampled run of the method accepts drafts by a rule for drawn tokens.
-
-    Other methods accept the drafted tokens that equal the target's own samples.
-    """
-    return method.proposal == "sample" and method.pipeline is None and method.drafting.drawn
 
 
 def _verdicts(sampler: Sampler, checks: LosslessCounts) -> OutputVerdicts:

@@ -12,7 +12,7 @@ from specbench_kit.core.registry import plug_in_fault, plug_in_problem
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
-from specbench_kit.studies.bench.conversations import ConversationScript
+from specbench_kit.studies.conversations import ConversationScript
 
 Sink = Callable[[RequestRecord], None]
 """Stores a finished record."""

@@ -24,9 +24,10 @@ from specbench_kit.runs.line_file import lock, unlock
 from specbench_kit.runs.provenance import Provenance
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.choice import chosen, describe_choice, describe_tuning
-from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.workbench import Workbench, count_seen
+from specbench_kit.studies.bench.unseen_prompts import count_seen
+from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.conversations import Conversation
 
 if TYPE_CHECKING:
     from specbench_kit.models.pair import LoadedModel
@@ -50,16 +51,17 @@ def open_runs(
     """
     described: list[RunFields] = []
     config = _describe_config(settings, bench)
-    conditions = provenance.collect(settings.argv, libraries=bench.grammars.libraries)
+    conditions = provenance.collect(settings.argv, libraries=bench.prompts.grammars.libraries)
     tuning = describe_tuning(settings)
     named = chosen(settings)
     sizes = {
-        spec: bench.loop(method).effective_batch_size for spec, method in bench.methods.items()
+        spec: bench.loop(method).effective_batch_size
+        for spec, method in bench.prepared.methods.items()
     }
     for dataset in datasets:
         shared = _describe(settings, bench, dataset, config, conditions)
-        for spec, method in bench.methods.items():
-            count = count_seen(dataset, method, bench.drafts)
+        for spec, method in bench.prepared.methods.items():
+            count = count_seen(dataset, method, bench.prompts.drafts)
             described.append(
                 {
                     **shared,
@@ -77,9 +79,9 @@ def open_runs(
         directories = [RunDirectory.create(settings.out, run) for run in described]
     notes = take_up(directories, conditions, force=settings.force)
     remaining = iter(directories)
-    count = len(bench.methods)
+    count = len(bench.prepared.methods)
     return [
-        dict(zip(bench.methods, islice(remaining, count), strict=True)) for _ in datasets
+        dict(zip(bench.prepared.methods, islice(remaining, count), strict=True)) for _ in datasets
     ], notes
 
 
@@ -120,7 +122,7 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> OptionValues:
     here = bench.runners.get("target")  # a target on a server has no runner here
     return {
         **recorded_values(settings),
-        "baseline": BASELINE in bench.lanes,
+        "baseline": BASELINE in bench.prepared.lanes,
         "device": str(target.device),
         **(
             {"draft_device": str(draft.device)}
@@ -152,14 +154,14 @@ def _describe(
         "dataset": stated(dataset.describe()),
         "models": stated(bench.models),
         "number_formats": stated(number_formats(bench.pair.loaded)),
-        "config": {**config, **bench.grammars.describe(dataset.prompts)},
-        **(stated(bench.server.describe()) if bench.server else {}),
+        "config": {**config, **bench.prompts.grammars.describe(dataset.prompts)},
+        **bench.describe_server(),
         **describe_time(settings.deployment),
         **describe_range(bench.ends, AS_DRAFTED),
         "requests": count_turns(dataset) * settings.passes,
         "prompts": prompts,
         "sample_reason": dataset.reason,
-        **({"left_out": bench.left_out} if bench.left_out else {}),
+        **({"left_out": bench.prepared.left_out} if bench.prepared.left_out else {}),
         **conditions,
     }
 

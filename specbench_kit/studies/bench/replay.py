@@ -28,6 +28,7 @@ from specbench_kit.deployments.description import (
 )
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.predictor_based import predictor_notes
+from specbench_kit.methods.selection import longest_draft
 from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.metrics.rounds import RequestGroup, RunRequests
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -35,13 +36,7 @@ from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunFields
-from specbench_kit.studies.bench.choice import (
-    chosen,
-    describe_choice,
-    describe_tuning,
-    longest_draft,
-    usable,
-)
+from specbench_kit.studies.bench.choice import chosen, describe_choice, describe_tuning, usable
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import Progress, ends_alone

@@ -15,6 +15,7 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs import provenance
 from specbench_kit.runs.resumption import resumption_entry
 from specbench_kit.studies.bench.answering import gold_answers
+from specbench_kit.studies.bench.benches import open_bench
 from specbench_kit.studies.bench.beside_lanes import (
     CONTROL,
     PROMPTS,
@@ -23,16 +24,12 @@ from specbench_kit.studies.bench.beside_lanes import (
     ServerOnly,
 )
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
-from specbench_kit.studies.bench.conversations import (
-    Conversation,
-    ConversationScript,
-    tool_answers,
-)
 from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
 from specbench_kit.studies.bench.lanes import MethodLane, Progress, Sink, ends_alone, run_in_turns
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
+from specbench_kit.studies.conversations import Conversation, ConversationScript, tool_answers
 
 WARM_UP_TOKENS = 16
 
@@ -71,8 +68,8 @@ class Benchmark:
         turn: ProcessTurn | None = None,
     ) -> None:
         self.settings = settings
-        self.bench = bench or Workbench(settings, [dataset])
-        self.dataset = dataset if bench else self.bench.datasets[0]
+        self.bench = bench or open_bench(settings, [dataset])
+        self.dataset = dataset if bench else self.bench.prompts.datasets[0]
         self.runs = runs or open_runs(settings, self.bench, [self.dataset])[0][0]
         self.exports = {
             spec: RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
@@ -85,7 +82,7 @@ class Benchmark:
         self._turn = turn
         self._repeats = (turn.number,) if turn else tuple(range(settings.passes))
         self._requests = count_turns(self.dataset) * settings.passes
-        self._stores = {spec: self._find_stores(spec) for spec in self.bench.lanes}
+        self._stores = {spec: self._find_stores(spec) for spec in self.bench.prepared.lanes}
         self._reused = {spec: self._reusable(spec) for spec in self._stores}
         # The clock of a resumed method continues from where it stopped.
         self._clocks_s = {}
@@ -148,7 +145,7 @@ class Benchmark:
                     if spec not in broken
                 ]
                 if monitor is not None:
-                    monitor.track(lanes, self.bench.lanes)
+                    monitor.track(lanes, self.bench.prepared.lanes)
                 turns = [
                     turn
                     for lane in lanes
@@ -186,7 +183,7 @@ class Benchmark:
             return None
         for run in self.runs.values():
             run.amend(looks=count_looks(self._requests))
-        bounds = [spec for spec, method in self.bench.lanes.items() if method.is_bound]
+        bounds = [spec for spec, method in self.bench.prepared.lanes.items() if method.is_bound]
         # On modelled time no slow moment is shared: every prompt varies by itself.
         together = 1 if self.settings.deployment else self.settings.batch_size
         decision = EarlyDecision(share, self._requests, bounds, together)
@@ -242,10 +239,10 @@ class Benchmark:
             readings = monitor.readings()
             if control is not None:
                 readings.control = control.reading()
-            server = self.bench.server
+            reconnections = self.bench.reconnections
             for spec, run in self.runs.items():
-                if server is not None and server.reconnections:
-                    run.amend(reconnections=server.reconnections)
+                if reconnections:
+                    run.amend(reconnections=reconnections)
                 # A run states the readings of its own lanes, and those of the short profile that
                 # its method uses.
                 lanes = {
@@ -266,9 +263,9 @@ class Benchmark:
         """Return the control of a measured run whose methods are compared with plain decoding; else
         None.
         """
-        if not self.bench.has_control:
+        if not self.bench.prepared.has_control:
             return None
-        plain = self.bench.lanes[BASELINE]
+        plain = self.bench.prepared.lanes[BASELINE]
         return Control(lambda started_s: self.bench.loop(plain, started_s))
 
     def _make_lane(
@@ -278,7 +275,7 @@ class Benchmark:
         read.
         """
         bench = self.bench
-        method = self.bench.lanes[spec]
+        method = self.bench.prepared.lanes[spec]
         sinks = [self._guard(spec, sink, stored) for sink, stored in self._stores[spec]]
         if spec == BASELINE:
             references.update(self._finished_in(spec, repeat))
@@ -321,7 +318,7 @@ class Benchmark:
     def _conversations(self, prompts: Sequence[Prompt]) -> list[Conversation]:
         tokenizer = self.bench.pair.tokenizer
         limit = self.settings.max_new_tokens
-        grammars = self.bench.grammars
+        grammars = self.bench.prompts.grammars
         return [Conversation(prompt, tokenizer, limit, grammars.of(prompt)) for prompt in prompts]
 
     def _guard(self, spec: str, sink: Sink, stored: StoredRecords) -> Sink:
@@ -377,7 +374,7 @@ class Benchmark:
         # together with it.
         readers = [
             name
-            for name, method in self.bench.lanes.items()
+            for name, method in self.bench.prepared.lanes.items()
             if method.needs_reference and spec == BASELINE
         ]
         complete = all(len(self._finished(name)) == self._requests for name in (spec, *readers))
@@ -387,11 +384,11 @@ class Benchmark:
         """Store the current conditions in every resumed run that is not complete."""
         if not self.settings.resume or (self._turn and self._turn.is_noted):
             return
-        libraries = self.bench.grammars.libraries
+        libraries = self.bench.prompts.grammars.libraries
         conditions = provenance.collect(self.settings.argv, libraries=libraries)
         for spec, run in self.runs.items():
             done = len(run.records())
-            has_baseline = BASELINE in self.bench.lanes and spec != BASELINE
+            has_baseline = BASELINE in self.bench.prepared.lanes and spec != BASELINE
             plain = len(run.baseline_records()) if has_baseline else done
             # A run that had no answer yet begins anew: its clock spans nothing.
             if max(done, plain) > 0 and min(done, plain) < self._requests:
@@ -410,11 +407,14 @@ class Benchmark:
             return
         prompt = min(self.dataset.prompts, key=lambda prompt: len(prompt.turns[0]))
         request = Conversation(
-            prompt, self.bench.pair.tokenizer, WARM_UP_TOKENS, self.bench.grammars.of(prompt)
+            prompt,
+            self.bench.pair.tokenizer,
+            WARM_UP_TOKENS,
+            self.bench.prompts.grammars.of(prompt),
         ).next_request()
         assert request is not None
         broken = self.bench.broken
-        for spec, method in self.bench.lanes.items():
+        for spec, method in self.bench.prepared.lanes.items():
             if spec in broken:
                 continue
             rounds = 0
@@ -438,5 +438,5 @@ class Benchmark:
                         "rounds": [*run.document.warm_up.rounds, rounds],
                     }
                 )
-        if broken.keys() >= self.bench.methods.keys():
+        if broken.keys() >= self.bench.prepared.methods.keys():
             self.bench.require_whole()

@@ -25,12 +25,12 @@ from specbench_kit.core.common_options import (
     Strict,
     Target,
     TorchDevice,
-    require_minutes,
+    require_requests,
 )
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.option import DECODING, FIRST, OUTPUT, RUN, SERVER, Option, WithoutEffect
 from specbench_kit.core.temperature import require_temperature
-from specbench_kit.core.without_effect import flag
+from specbench_kit.core.without_effect import GREEDY, RECORDED, beside, flag
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.constraint import GrammarSpec, parse_constraint
@@ -45,9 +45,8 @@ from specbench_kit.live.connection_options import (
 )
 from specbench_kit.runs.deployment import Link
 
-RECORDED_TOGETHER = 8
-"""Batch size with which the target answers when another command records a trace first."""
-
+REPLAYED = WithoutEffect(beside("replay"), RECORDED)
+RECORDED_IN_ONE = WithoutEffect(REPLAYED.case, "a trace was recorded in one; leave out one of them")
 
 Launch = Literal["virtual", "processes"]
 """`virtual` runs all stages of a pipeline in this process, `processes` runs each stage in its own
@@ -84,7 +83,7 @@ CANNOT_GO_TOGETHER = (
     ("replay", "repeats", "a replay gives the same result every time"),
 )
 """Two options that cannot both have another value than their default, and why. Options that a user
-gives without any effect are listed in `studies/without_effect.py`.
+gives without any effect say so themselves, by `WithoutEffect` beside them.
 """
 
 
@@ -101,10 +100,12 @@ class Sources(DeploymentOptions):
             ".json or .parquet file; may be given several times.",
             RUN,
         ),
+        FIRST,
+        REPLAYED,
     ] = ("gsm8k",)
     replay: Replay = None
-    data_dir: DataDir = None
-    sample: Sample = True
+    data_dir: Annotated[DataDir, REPLAYED] = None
+    sample: Annotated[Sample, REPLAYED] = True
     strict: Strict = False
 
 
@@ -137,23 +138,31 @@ class BenchSettings(ConnectionOptions):
             RUN,
             flag="method",
         ),
+        FIRST,
     ]
-    target: Target = "auto"
-    draft: Draft = "auto"
-    device: TorchDevice = "auto"
-    dtype: Dtype = "auto"
-    executor: ExecutorName = "auto"
-    max_new_tokens: MaxNewTokens = 128
+    target: Annotated[Target, FIRST, REPLAYED] = "auto"
+    draft: Annotated[Draft, FIRST, REPLAYED] = "auto"
+    device: Annotated[TorchDevice, REPLAYED] = "auto"
+    dtype: Annotated[Dtype, REPLAYED] = "auto"
+    executor: Annotated[ExecutorName, REPLAYED] = "auto"
+    max_new_tokens: Annotated[MaxNewTokens, FIRST, REPLAYED] = 128
     batch_size: BatchSize = 1
     temperature: Annotated[
-        float, Option("Sampling temperature; 0 decodes greedily.", DECODING, recorded="always")
+        float,
+        Option("Sampling temperature; 0 decodes greedily.", DECODING, recorded="always"),
+        FIRST,
     ] = 0.0
     top_p: Annotated[
-        float, Option("Top-p sampling; 1 disables it.", DECODING, recorded="always")
+        float,
+        Option("Top-p sampling; 1 disables it.", DECODING, recorded="always"),
+        REPLAYED,
+        GREEDY,
     ] = 1.0
-    top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING, recorded="always")] = 0
+    top_k: Annotated[
+        int, Option("Top-k sampling; 0 disables it.", DECODING, recorded="always"), REPLAYED, GREEDY
+    ] = 0
     seed: Seed = 0
-    limit: Limit = None
+    limit: Annotated[Limit, FIRST] = None
     fewest_requests: Annotated[
         int,
         Option(
@@ -163,7 +172,7 @@ class BenchSettings(ConnectionOptions):
             recorded="if changed",
         ),
     ] = 0
-    minutes: Minutes = None
+    minutes: Annotated[Minutes, REPLAYED] = None
     until_decided: Annotated[
         float | None,
         Option(
@@ -189,12 +198,13 @@ class BenchSettings(ConnectionOptions):
             RUN,
             recorded="if changed",
         ),
+        RECORDED_IN_ONE,
     ] = 1
     baseline: Annotated[
         bool,
         Option("Also decode with the target alone, as the baseline.", RUN, recorded="as found"),
     ] = True
-    out: Out = Path("results")
+    out: Annotated[Out, FIRST] = Path("results")
     resume: Resume = False
     force: Annotated[
         bool,
@@ -203,6 +213,7 @@ class BenchSettings(ConnectionOptions):
             "says so.",
             OUTPUT,
         ),
+        REPLAYED,
     ] = False
     timeline: Annotated[
         bool,
@@ -234,6 +245,7 @@ class BenchSettings(ConnectionOptions):
             "dataset with reference answers.",
             RUN,
         ),
+        REPLAYED,
     ] = False
     answer_rule: Annotated[
         RuleName | None,
@@ -242,9 +254,10 @@ class BenchSettings(ConnectionOptions):
             "flexible, which read numbers as lm-evaluation-harness does for GSM8K.",
             RUN,
         ),
+        REPLAYED,
     ] = None
-    device_map: DeviceMap = ""
-    max_memory: MaxMemory = ""
+    device_map: Annotated[DeviceMap, REPLAYED] = ""
+    max_memory: Annotated[MaxMemory, REPLAYED] = ""
     deployment: Deployment | None = None
     draft_top_n: Annotated[
         int,
@@ -253,6 +266,8 @@ class BenchSettings(ConnectionOptions):
             DECODING,
             recorded="if changed",
         ),
+        REPLAYED,
+        GREEDY,
     ] = 0
     lossy: Annotated[
         LossyRule | None,
@@ -263,6 +278,7 @@ class BenchSettings(ConnectionOptions):
             parse=parse_lossy,
             recorded="if changed",
         ),
+        REPLAYED,
     ] = None
     constraint: Annotated[
         GrammarSpec | None,
@@ -274,6 +290,7 @@ class BenchSettings(ConnectionOptions):
             parse=parse_constraint,
             recorded="if changed",
         ),
+        REPLAYED,
     ] = None
     server: Annotated[
         str | None,
@@ -283,6 +300,8 @@ class BenchSettings(ConnectionOptions):
             "llama-cpp or another completions server.",
             SERVER,
         ),
+        FIRST,
+        REPLAYED,
     ] = None
     link: Annotated[
         Link | None,
@@ -291,6 +310,7 @@ class BenchSettings(ConnectionOptions):
             SERVER,
             parse=parse_link,
         ),
+        REPLAYED,
     ] = None
     server_silence: Annotated[
         float,
@@ -299,6 +319,7 @@ class BenchSettings(ConnectionOptions):
             "is back; 0 never.",
             SERVER,
         ),
+        REPLAYED,
     ] = 0.0
     launch: Annotated[
         Launch,
@@ -308,6 +329,7 @@ class BenchSettings(ConnectionOptions):
             RUN,
             recorded="if changed",
         ),
+        REPLAYED,
     ] = "virtual"
     tuned: Annotated[
         Path | None,
@@ -325,14 +347,11 @@ class BenchSettings(ConnectionOptions):
             len(set(self.methods)) == len(self.methods),
             "a method is given twice: name each --method once",
         )
-        require(
-            self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}"
-        )
+        require_requests(self.limit, self.minutes, self.max_new_tokens, self.batch_size)
         require(
             self.fewest_requests >= 0,
             f"--fewest-requests must not be negative, but is {self.fewest_requests}",
         )
-        require_minutes(self.minutes)
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
         require(self.processes >= 1, f"--processes must be at least 1, not {self.processes}")
         self.require_together()
@@ -340,11 +359,6 @@ class BenchSettings(ConnectionOptions):
             self.resume or not self.force,
             "--force goes with --resume: it mixes two conditions in one run",
         )
-        require(
-            self.max_new_tokens >= 1,
-            f"--max-new-tokens must be at least 1, not {self.max_new_tokens}",
-        )
-        require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
         require_temperature(self.temperature)
         require(0 < self.top_p <= 1, f"--top-p must lie above 0 and up to 1, not {self.top_p}")
         require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import MODELS, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.option import FIRST, MODELS, OUTPUT, RUN, SERVER, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +23,21 @@ class CalibrationSettings:
             RUN,
             argument=True,
         ),
+        FIRST,
     ]
-    gpu: Annotated[str, Option("Device card of the server, such as a100, or a .toml file.", MODELS)]
+    gpu: Annotated[
+        str, Option("Device card of the server, such as a100, or a .toml file.", MODELS), FIRST
+    ]
     target: Annotated[
-        str, Option("Model of the server: an architecture card, or a .toml file with one.", MODELS)
+        str,
+        Option("Model of the server: an architecture card, or a .toml file with one.", MODELS),
+        FIRST,
     ]
     dtype: Annotated[
         str, Option("Number format of the weights; auto is the device's own.", MODELS)
     ] = "auto"
     cards: Annotated[
-        int, Option("Number of cards that hold the model (tensor parallel).", MODELS)
+        int, Option("Number of cards that hold the model (tensor parallel).", MODELS), FIRST
     ] = 1
     interconnect: Annotated[
         str | None,
@@ -47,10 +52,10 @@ class CalibrationSettings:
         ),
     ] = False
     max_batch: Annotated[
-        int, Option("The engine's largest number of requests in a step.", SERVER)
+        int, Option("The engine's largest number of requests in a step.", SERVER), FIRST
     ] = 256
     batch_tokens: Annotated[
-        int, Option("The engine's largest number of new tokens in a step.", SERVER)
+        int, Option("The engine's largest number of new tokens in a step.", SERVER), FIRST
     ] = 2048
     kv_tokens: Annotated[
         int | None,
@@ -58,13 +63,17 @@ class CalibrationSettings:
             "The engine's memory for KV in tokens; the default is what the weights leave free.",
             SERVER,
         ),
+        FIRST,
     ] = None
     name: Annotated[
-        str | None, Option("Name of the profile; the default is made of model and device.", OUTPUT)
+        str | None,
+        Option("Name of the profile; the default is made of model and device.", OUTPUT),
+        FIRST,
     ] = None
     save_to: Annotated[
         Path | None,
         Option("File to write (.toml); the default is one in your folder of profiles.", OUTPUT),
+        FIRST,
     ] = None
 
     def __post_init__(self) -> None:

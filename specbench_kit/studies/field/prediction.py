@@ -13,7 +13,6 @@ from specbench_kit.serving.lengths import longest, parse_lengths, shortest
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
-from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.field.summary import FieldCell, FieldResult
 from specbench_kit.studies.field.tables import FieldTable
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
@@ -142,7 +141,7 @@ class TablePrediction:
             "slo": ("1/s",),
             "jobs": 1,
         }
-        return from_keywords(ServingSettings, values, recording=BenchSettings(methods=(BASELINE,)))
+        return from_keywords(ServingSettings, values)
 
     def _timed(self, series: str, load: float, scenario: Scenario) -> Scenario:
         """Return the scenario with a duration in which every place of a closed loop answers several

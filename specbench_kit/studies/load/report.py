@@ -30,7 +30,7 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
-from specbench_kit.reports.sections.profiles import score
+from specbench_kit.reports.sections.profiles import poor_fit
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
@@ -630,14 +630,6 @@ def profile_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list
             "load."
         )
     return lines
-
-
-def poor_fit(r2: float | None) -> str:
-    """Return the caution about a profile of a server that does not fit its test loads."""
-    return (
-        f"POOR FIT: R² of the server's profile is {score(r2)} on loads that were not fitted, below "
-        f"{LEAST_SERVED_R2:g}: let nothing else run, and measure it again."
-    )
 
 
 def label(devices: int, rate: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from specbench_kit.core.common_options import Out, Seed
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option, OptionValues
+from specbench_kit.core.option import DECODING, FIRST, OUTPUT, RUN, SERVER, Option, OptionValues
 from specbench_kit.core.slo_names import slo_of_option
 from specbench_kit.live.connection_options import ConnectionOptions, parse_link
 from specbench_kit.runs.deployment import Link
@@ -33,15 +33,16 @@ class LoadPoint(NamedTuple):
 class LoadSettings(ConnectionOptions):
     """The checked options of `skit load`."""
 
-    server: Annotated[str, Option("HOST:PORT of a `skit serve`.", SERVER)]
+    server: Annotated[str, Option("HOST:PORT of a `skit serve`.", SERVER), FIRST]
     trace: Annotated[
         Path,
         Option(
             "Trace of `skit record`: the drafts of the devices, and how long a draft takes.", RUN
         ),
+        FIRST,
     ]
     method: Annotated[
-        str, Option("Method that the devices draft with: name or name:key=value,....", RUN)
+        str, Option("Method that the devices draft with: name or name:key=value,....", RUN), FIRST
     ] = "fixed-k"
     devices: Annotated[
         tuple[int, ...],
@@ -50,6 +51,7 @@ class LoadSettings(ConnectionOptions):
             LOAD,
             parse=parse_devices,
         ),
+        FIRST,
     ] = (8,)
     rate: Annotated[
         Numbers,
@@ -59,6 +61,7 @@ class LoadSettings(ConnectionOptions):
             LOAD,
             parse=numbers_of("--rate"),
         ),
+        FIRST,
     ] = ()
     slo: Annotated[
         str,
@@ -66,9 +69,10 @@ class LoadSettings(ConnectionOptions):
             "Promised tokens per second (7.5), a class (class-1 to class-4 for 2, 4, 6, 8), or a mix (4:0.5,8:0.5).",
             LOAD,
         ),
+        FIRST,
     ] = "4"
     duration_s: Annotated[
-        float, Option("Seconds of each load, warm-up included.", LOAD, flag="duration")
+        float, Option("Seconds of each load, warm-up included.", LOAD, flag="duration"), FIRST
     ] = 60.0
     warmup_s: Annotated[
         float, Option("Seconds at the start that do not count.", LOAD, flag="warm-up")
@@ -86,6 +90,7 @@ class LoadSettings(ConnectionOptions):
             LOAD,
             parse=parse_link,
         ),
+        FIRST,
     ] = None
     profile: Annotated[
         str | None,
@@ -95,7 +100,7 @@ class LoadSettings(ConnectionOptions):
         ),
     ] = None
     seed: Seed = 0
-    out: Out = Path("results")
+    out: Annotated[Out, FIRST] = Path("results")
     events: Annotated[bool, Option("Save every round, response and batch as Parquet.", OUTPUT)] = (
         False
     )

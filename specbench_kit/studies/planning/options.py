@@ -10,7 +10,7 @@ from typing import Annotated
 from specbench_kit.core.common_options import Out, Resume
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import StatedFile
-from specbench_kit.core.option import DEPLOYMENT, MODELS, RUN, Option
+from specbench_kit.core.option import DEPLOYMENT, FIRST, MODELS, RUN, Option
 from specbench_kit.serving.figures import FEWEST_SEEDS
 from specbench_kit.serving.options import SIMULATION, Jobs, OnBackend
 
@@ -106,7 +106,7 @@ def whole_numbers(flag: str) -> Callable[[str], tuple[int, ...]]:
 class PlanOptions:
     """The devices and what is promised to them, and what a fleet may be made of."""
 
-    devices: Annotated[int, Option("Number of devices that request at the same time.", LOAD)]
+    devices: Annotated[int, Option("Number of devices that request at the same time.", LOAD), FIRST]
     classes: Annotated[
         tuple[tuple[float, float], ...],
         Option(
@@ -115,6 +115,7 @@ class PlanOptions:
             flag="class",
             parse=parse_classes,
         ),
+        FIRST,
     ]
     link: Annotated[
         float | StatedFile | None,
@@ -124,6 +125,7 @@ class PlanOptions:
             DEPLOYMENT,
             parse=parse_link,
         ),
+        FIRST,
     ] = None
     gpus: Annotated[
         tuple[str, ...],
@@ -132,6 +134,7 @@ class PlanOptions:
             SEARCH,
             parse=parse_names,
         ),
+        FIRST,
     ] = ("a100", "h100", "l40s")
     cards: Annotated[
         tuple[int, ...],
@@ -140,6 +143,7 @@ class PlanOptions:
             SEARCH,
             parse=whole_numbers("--cards"),
         ),
+        FIRST,
     ] = (1, 2, 4, 8)
     stages: Annotated[
         tuple[int, ...],
@@ -158,6 +162,7 @@ class PlanOptions:
             SEARCH,
             parse=whole_numbers("--bits"),
         ),
+        FIRST,
     ] = None
     methods: Annotated[
         tuple[str, ...],
@@ -185,7 +190,7 @@ class PlanOptions:
         ),
     ] = None
     target: Annotated[
-        str, Option("Architecture card of the target model, or a .toml file.", MODELS)
+        str, Option("Architecture card of the target model, or a .toml file.", MODELS), FIRST
     ] = "qwen3-32b"
     draft: Annotated[
         str, Option("Architecture card of the draft model, for co-located drafting.", MODELS)
@@ -195,6 +200,7 @@ class PlanOptions:
         Option(
             "Source of acceptance: a trace, the folder of a run, or iid:alpha=0.8,length=4.", RUN
         ),
+        FIRST,
     ] = "qwen2.5-coder"
     deployment: Annotated[
         str,
@@ -202,6 +208,7 @@ class PlanOptions:
             "Deployment whose drafting devices and link are used; its verifier is replaced.",
             DEPLOYMENT,
         ),
+        FIRST,
     ] = "wisp-roofline"
     prompt_tokens: Annotated[
         str | None, Option("Prompt length in tokens; the default is as recorded.", LOAD)
@@ -233,7 +240,7 @@ class PlanOptions:
     jobs: Jobs = -1
     backend: OnBackend = "processes"
     resume: Resume = False
-    out: Out = Path("results")
+    out: Annotated[Out, FIRST] = Path("results")
 
     def __post_init__(self) -> None:
         require(self.devices >= 1, f"--devices must be at least 1, not {self.devices}")

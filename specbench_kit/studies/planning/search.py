@@ -377,7 +377,7 @@ def served_at(scenario: Scenario, trials: Trials, first: float) -> tuple[int, fl
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LoadJudgement:
     """The share of late responses of a replica at one load, over all seeds, and whether it keeps
     the promise there.
     """
@@ -394,7 +394,7 @@ class Search:
     market: Market
     report: ProgressCallback
     workers: Workers
-    _verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
+    _judgements: dict[tuple[str, int], LoadJudgement] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:
@@ -567,15 +567,15 @@ class Search:
         held = (
             LOADS[place]
             for place in places
-            if self.verdict(simulated.ranked.candidate, LOADS[place]).keeps
+            if self.judge_load(simulated.ranked.candidate, LOADS[place]).keeps
         )
         return replace(simulated, search=search, judged=next(held, 0))
 
-    def verdict(self, candidate: Candidate, load: int) -> Verdict:
+    def judge_load(self, candidate: Candidate, load: int) -> LoadJudgement:
         """Return whether a replica keeps the promise to so many devices with all seeds, and its
         figures then.
         """
-        if (candidate.key, load) not in self._verdicts:
+        if (candidate.key, load) not in self._judgements:
             options = self.market.options
             at_load = self.trials(options.seed).at(self.market.scenario(candidate), load, JUDGED)
             work = [(at_load, seed) for seed in range(options.seed, options.seed + options.seeds)]
@@ -585,10 +585,10 @@ class Search:
             )
             steady = all(steady for _, steady in outcomes)
             keeps = steady and rate.high is not None and rate.high <= options.epsilon
-            self._verdicts[candidate.key, load] = Verdict(
+            self._judgements[candidate.key, load] = LoadJudgement(
                 rate, over_seeds([metrics for metrics, _ in outcomes]), keeps
             )
-        return self._verdicts[candidate.key, load]
+        return self._judgements[candidate.key, load]
 
     def fleet(self, judged: Simulated) -> ReplicaFleet:
         """Return the smallest fleet of a judged candidate, with its figures at the load that its
@@ -596,9 +596,14 @@ class Search:
         """
         replicas = ceil(self.devices / judged.devices)
         load = ceil(self.devices / replicas)
-        verdict = self.verdict(judged.ranked.candidate, load)
+        judgement = self.judge_load(judged.ranked.candidate, load)
         return ReplicaFleet(
-            judged.ranked.candidate, replicas, judged.devices, load, verdict.rate, verdict.figures
+            judged.ranked.candidate,
+            replicas,
+            judged.devices,
+            load,
+            judgement.rate,
+            judgement.figures,
         )
 
     def served(self, fleet: ReplicaFleet, report: CountCallback) -> list[int]:

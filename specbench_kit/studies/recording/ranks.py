@@ -18,14 +18,16 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.ranks import DIGITS, RankTable, count_ranks
 from specbench_kit.runs import provenance
 from specbench_kit.studies.bench.answering import answer_dataset
-from specbench_kit.studies.bench.conversations import max_conversation_tokens
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.conversations import max_conversation_tokens
+from specbench_kit.studies.recording.settings import RecordingSettings
 
 DEPTHS = 8
 """Consecutive tokens of rank 1 after which the shares are counted separately."""
 
 
-def measure(settings: BenchSettings, dataset: LoadedDataset, report: CountCallback) -> RankTable:
+def measure(
+    settings: RecordingSettings, dataset: LoadedDataset, report: CountCallback
+) -> RankTable:
     """Let the target answer a dataset and return the shares of its tokens' ranks in the draft
     model's distribution.
 
@@ -55,7 +57,7 @@ def measure(settings: BenchSettings, dataset: LoadedDataset, report: CountCallba
             ranks.append(ranks_of(draft, answered.prompt_ids, answered.output_ids))
         report(done, planned)
 
-    sampler = Sampler(settings.temperature, settings.top_p, settings.top_k)
+    sampler = Sampler(settings.temperature)
     answer_dataset(dataset, target, pair, settings, sampler, rank)
     if not ranks:
         raise SkitError(f"no prompt of {dataset.name} fits the context: choose another dataset")

@@ -46,8 +46,8 @@ from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.runs.parts import KeptParts
 from specbench_kit.studies.bench.answering import answer_dataset
-from specbench_kit.studies.bench.conversations import Conversation, max_conversation_tokens
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.conversations import Conversation, max_conversation_tokens
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.traces.recording import (
     DrafterTraceRecorder,
     Redactor,
@@ -247,7 +247,7 @@ class RecordedTrace:
 
 
 def record(
-    settings: BenchSettings,
+    settings: RecordingSettings,
     dataset: LoadedDataset,
     path: Path,
     max_draft: int,
@@ -347,7 +347,7 @@ def record(
 
 def record_once(
     parts: KeptParts,
-    settings: BenchSettings,
+    settings: RecordingSettings,
     dataset: LoadedDataset,
     max_draft: int,
     report: CountCallback,
@@ -410,7 +410,7 @@ def _write(
     return requests, offsets
 
 
-def recorded_drafter(drafter: str, settings: BenchSettings) -> Drafting:
+def recorded_drafter(drafter: str, settings: RecordingSettings) -> Drafting:
     """Return the drafter of a trace for the settings' target; raise SkitError if no trace can hold
     its drafts.
     """
@@ -436,7 +436,7 @@ def recorded_drafter(drafter: str, settings: BenchSettings) -> Drafting:
     return drafting
 
 
-def _load(settings: BenchSettings, drafting: Drafting) -> Pair:
+def _load(settings: RecordingSettings, drafting: Drafting) -> Pair:
     """Load the target and the models that the drafter forwards."""
     return load_pair(
         settings.target,
@@ -475,7 +475,7 @@ def _make_recorder(
 
 
 def _plan_header(
-    settings: BenchSettings,
+    settings: RecordingSettings,
     dataset: LoadedDataset,
     pair: Pair,
     target: Runner,

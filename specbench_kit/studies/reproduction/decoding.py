@@ -14,6 +14,7 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import convert
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.description import described
+from specbench_kit.deployments.synthetic_prompts import SyntheticPrompts
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.summary import summarise_run
@@ -23,7 +24,6 @@ from specbench_kit.papers.figure_row import FigureRow, Figures
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.result import SimulationResult
-from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.reproduction.averages import Rows
 from specbench_kit.studies.reproduction.inputs import RULE, DecodedSeries
 from specbench_kit.studies.serving import capacity as capacities
@@ -31,7 +31,6 @@ from specbench_kit.studies.serving import simulation_grid
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import flat_rows
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
-from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,4 +169,4 @@ def settings_of(options: OptionValues) -> ServingSettings:
     # `objective` belongs to the settings and to the rule of a capacity search; all other keys of a
     # rule are its own.
     own = {name: value for name, value in options.items() if name not in RULE - {"objective"}}
-    return from_keywords(ServingSettings, own, recording=BenchSettings(methods=("autoregressive",)))
+    return from_keywords(ServingSettings, own)

@@ -14,6 +14,7 @@ from specbench_kit.core.typed_json import convert
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.fields import parse_field
 from specbench_kit.deployments.loading import find, load
+from specbench_kit.deployments.prompt_options import PromptOptions
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.papers.derived import derived_of
 from specbench_kit.papers.experiment import GRID, Assumed, Experiment, series_of
@@ -26,7 +27,6 @@ from specbench_kit.studies.reproduction.grid import (
     replace_input,
     series_name,
 )
-from specbench_kit.studies.sweep.prompt_options import PromptOptions
 
 SEEDS = 5
 """Seeds of an experiment that states no number: the fewest that an interval is given for."""

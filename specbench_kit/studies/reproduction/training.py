@@ -25,7 +25,7 @@ from specbench_kit.predictors import scoring
 from specbench_kit.predictors.base import Examples, families
 from specbench_kit.predictors.latency import time_scores
 from specbench_kit.predictors.search import Budget, search
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.reproduction.averages import Rows, averaged
 from specbench_kit.studies.reproduction.inputs import PredictorOptions
@@ -80,14 +80,12 @@ class PredictorExperiment(PredictorOptions):
     @cached_property
     def parts(self) -> Mapping[str, Examples]:
         """The examples for training, validation and test, which come from different prompts."""
-        settings = BenchSettings(
-            methods=("autoregressive",),
+        settings = RecordingSettings(
             target=self.target,
             draft=self.draft,
             max_new_tokens=self.output_tokens,
             limit=self.limit,
             seed=self.seed,
-            batch_size=RECORDED_TOGETHER,
         )
         prompts = load(
             sample_of(self.dataset),

@@ -28,13 +28,13 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument, TraceReference
 from specbench_kit.runs.folder import Defining
+from specbench_kit.studies.bench.benches import open_bench
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import open_runs
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.workbench import Workbench
 from specbench_kit.studies.rerun.options import RerunOptions
 from specbench_kit.traces.library import trace_file
 
@@ -207,7 +207,7 @@ def _decode(
     report: Callable[[Progress], None],
 ) -> Conclusion:
     dataset = restore_dataset(first.document, options.data_dir)
-    bench = Workbench(settings, [dataset])
+    bench = open_bench(settings, [dataset])
     try:
         require_same_models(first.document, bench.models)
         (runs,), _ = open_runs(settings, bench, [dataset])

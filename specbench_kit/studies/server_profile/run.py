@@ -35,12 +35,11 @@ from specbench_kit.profilers.cards import Table
 from specbench_kit.profilers.fit import metrics, non_negative
 from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measurement import hardware_text
-from specbench_kit.reports.sections.profiles import score
+from specbench_kit.reports.sections.profiles import poor_fit, score
 from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.serving.arrays import Floats
-from specbench_kit.studies.load.report import poor_fit
 from specbench_kit.studies.server_profile.settings import ServerProfileSettings
 
 MIN_ROUNDS = 6

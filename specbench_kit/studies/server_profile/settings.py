@@ -6,7 +6,7 @@ from typing import Annotated
 
 from specbench_kit.core.common_options import Target, require_minutes
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import MODELS, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.option import FIRST, MODELS, OUTPUT, RUN, SERVER, Option
 from specbench_kit.live.connection_options import ConnectionOptions
 
 
@@ -14,14 +14,16 @@ from specbench_kit.live.connection_options import ConnectionOptions
 class ServerProfileSettings(ConnectionOptions):
     """The checked options of `skit profile-server`."""
 
-    server: Annotated[str, Option("HOST:PORT of a `skit serve` that nobody else uses.", SERVER)]
-    to: Annotated[Path, Option("File to write the profile to, .toml.", OUTPUT)]
+    server: Annotated[
+        str, Option("HOST:PORT of a `skit serve` that nobody else uses.", SERVER), FIRST
+    ]
+    to: Annotated[Path, Option("File to write the profile to, .toml.", OUTPUT), FIRST]
     target: Annotated[
-        Target, Option("The server's target; the connection needs its tokenizer.", MODELS)
+        Target, Option("The server's target; the connection needs its tokenizer.", MODELS), FIRST
     ] = "auto"
-    sessions: Annotated[int, Option("Largest number of concurrent sessions.", RUN)] = 24
+    sessions: Annotated[int, Option("Largest number of concurrent sessions.", RUN), FIRST] = 24
     window_s: Annotated[
-        float, Option("Seconds of measurement for each kind of load.", RUN, flag="window")
+        float, Option("Seconds of measurement for each kind of load.", RUN, flag="window"), FIRST
     ] = 0.8
 
     minutes: Annotated[
@@ -30,6 +32,7 @@ class ServerProfileSettings(ConnectionOptions):
             "Minutes after which no further load begins; the fit takes at least half of all loads.",
             RUN,
         ),
+        FIRST,
     ] = None
 
     def __post_init__(self) -> None:

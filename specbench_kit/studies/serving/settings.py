@@ -3,14 +3,14 @@ that they span.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import product
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import OptionValues
 from specbench_kit.core.slo_names import slo_of_option
 from specbench_kit.deployments.loading import LOCAL
-from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.spec import parse_method, with_options
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.arrival_spec import parse_arrivals
@@ -22,8 +22,7 @@ from specbench_kit.serving.routers.base import parse_router
 from specbench_kit.serving.schedulers.base import parse_scheduler, schedulers
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem, systems
-from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.sweep.axes import with_options
+from specbench_kit.studies.recording.settings import RecordingSettings
 
 MOST_POINTS = 2000
 MOST_DEVICES = 50_000
@@ -104,7 +103,7 @@ class GridPoint:
 class ServingSettings(SimulationOptions):
     """Checked settings; `recording` says how the trace is recorded if there has to be one first."""
 
-    recording: BenchSettings
+    recording: RecordingSettings = field(default_factory=RecordingSettings)
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

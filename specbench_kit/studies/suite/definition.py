@@ -22,7 +22,7 @@ from specbench_kit.studies.suite.scores import VERSION, SuiteCell, SuiteFleet
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 if TYPE_CHECKING:
-    from specbench_kit.studies.sweep.grid import SyntheticPrompts
+    from specbench_kit.deployments.synthetic_prompts import SyntheticPrompts
 
 FOLDER = Path(__file__).parent
 FILE = "suite.toml"
@@ -167,7 +167,7 @@ class Suite:
     def prompts(self, pair: str, batch_size: int) -> "SyntheticPrompts":
         """Return the prompts of a synthetic pair."""
         # Models are needed to decode alone, not to read results.
-        from specbench_kit.studies.sweep.grid import SyntheticPrompts
+        from specbench_kit.deployments.synthetic_prompts import SyntheticPrompts
 
         table = self.table.pairs[pair]
         requests = -(-table.requests // QUICK_STEP) if self.quick else table.requests

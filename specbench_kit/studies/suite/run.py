@@ -18,6 +18,7 @@ from specbench_kit.core.version import __version__
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.live.engines.answers import ServerDescription
 from specbench_kit.methods.base import methods
+from specbench_kit.methods.selection import ALL
 from specbench_kit.methods.spec import parse_method, source_hash
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.study import finish
@@ -28,7 +29,6 @@ from specbench_kit.studies.ab.report import AbDescription
 from specbench_kit.studies.ab.run import compare_servers
 from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.ab.summary import AbSummary
-from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import PROMPTS, QUICK_STEP, Suite, load
 from specbench_kit.studies.suite.files import SCHEMA, measurements, save, submissions
 from specbench_kit.studies.suite.kind import (

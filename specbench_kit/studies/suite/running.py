@@ -24,7 +24,9 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.deployments.placing import drafts_on_edge
+from specbench_kit.deployments.synthetic_prompts import NO_ANSWERS, SyntheticPrompts
 from specbench_kit.methods.base import Method, methods
+from specbench_kit.methods.selection import ALL, expand_specs
 from specbench_kit.methods.spec import parse_method, resolved_options, source_hash
 from specbench_kit.metrics.latency import wasted_time
 from specbench_kit.metrics.rounds import RequestGroup
@@ -41,7 +43,6 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import DraftingPlace, ServingSystem
-from specbench_kit.studies.bench.choice import ALL, expand
 from specbench_kit.studies.suite.definition import FleetTable, Suite, load
 from specbench_kit.studies.suite.files import SCHEMA
 from specbench_kit.studies.suite.scores import (
@@ -53,7 +54,6 @@ from specbench_kit.studies.suite.scores import (
     SuiteResult,
     rounded,
 )
-from specbench_kit.studies.sweep.grid import NO_ANSWERS, SyntheticPrompts
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limit
 from specbench_kit.traces.replay import prepare_for_replay, replay
 
@@ -169,7 +169,7 @@ def run_suite(
     `all` stands for the policies of the kit and those that the suite itself names. Those that are `done`, by spec, do
     not run again. Raise SkitError if a named policy runs in no cell.
     """
-    specs = list(expand([*named, *suite.table.policies] if ALL in named else named, baseline=False))
+    specs = list(expand_specs([*named, *suite.table.policies] if ALL in named else named))
     yield from (done[spec] for spec in specs if spec in done)
     specs = [spec for spec in specs if spec not in done]
     parts = [*suite.cells, *suite.fleets]

@@ -85,17 +85,3 @@ def points(axes: Sequence[SweepAxis]) -> Iterator[Values]:
     ordered = sorted(axes, key=lambda axis: axis.method is not None)
     for combination in product(*(axis.values for axis in ordered)):
         yield dict(zip((axis.key for axis in ordered), combination, strict=True))
-
-
-def with_options(spec: str, values: Values) -> str:
-    """Return the spec of a method with the options whose keys begin with the method's name."""
-    name, _, tail = spec.partition(":")
-    options = dict(item.partition("=")[::2] for item in filter(None, tail.split(",")))
-    prefix = f"{name}."
-    options |= {
-        key.removeprefix(prefix): str(value)
-        for key, value in values.items()
-        if key.startswith(prefix)
-    }
-    joined = ",".join(f"{key}={value}" for key, value in options.items())
-    return f"{name}:{joined}" if joined else name

@@ -60,7 +60,7 @@ def run_curves(
             with Campaign(sized, [source], lambda *_: None) as campaign:
                 campaign.run(report)
                 conclusions = campaign.conclude()
-                missing = campaign.bench.left_out
+                missing = campaign.bench.prepared.left_out
         left_out |= missing
         committed |= {
             conclusion.summary.method: conclusion.summary.overall.acceptance_length or 1.0

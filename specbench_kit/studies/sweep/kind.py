@@ -7,13 +7,13 @@ from msgspec import structs
 
 from specbench_kit.core.plain_text import CsvRow
 from specbench_kit.core.typed_json import JsonObject, Written
+from specbench_kit.methods.spec import with_options
 from specbench_kit.metrics.vocabulary import METRICS, MetricValues, PhaseValues
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.sections import colocation
 from specbench_kit.reports.study import StoredFiles, Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.sweep import report
-from specbench_kit.studies.sweep.axes import with_options
 from specbench_kit.studies.sweep.batch_sizes import BATCH_SIZES
 from specbench_kit.studies.sweep.plots import pictures
 from specbench_kit.studies.sweep.summary import SweepDescription, SweepRow, SweepSummary

@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.core import common_options as common
-from specbench_kit.core.option import DECODING, DEPLOYMENT, RUN, Option
+from specbench_kit.core.option import (
+    DECODING,
+    DEPLOYMENT,
+    FIRST,
+    RUN,
+    Option,
+    OptionValues,
+    WithoutEffect,
+)
+from specbench_kit.core.without_effect import RECORDED, beside
 from specbench_kit.serving.options import Backend
 
 RECORDED_PROMPTS = 100
@@ -14,13 +23,25 @@ number.
 """
 
 
+def _synthetic(given: OptionValues) -> str:
+    from specbench_kit.models.catalogue import SYNTHETIC
+
+    return "with --target synthetic" if given.get("target") == SYNTHETIC else ""
+
+
+REPLAYED = WithoutEffect(beside("trace", "--replay"), RECORDED)
+SYNTHETIC_PAIR = WithoutEffect(
+    _synthetic, "a synthetic pair has no weights, and answers random tokens; leave it out"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
     """The methods to compare, the axes to vary, and what to record first: 100 prompts take minutes
     on two cores.
     """
 
-    methods: common.Methods
+    methods: Annotated[common.Methods, FIRST]
     replaced: Annotated[
         tuple[str, ...],
         Option(
@@ -29,8 +50,9 @@ class SweepOptions:
             DEPLOYMENT,
             flag="set",
         ),
+        FIRST,
     ] = ()
-    deployment: common.DeploymentName = "local"
+    deployment: Annotated[common.DeploymentName, FIRST] = "local"
     trace: Annotated[
         Path | None,
         Option(
@@ -39,6 +61,7 @@ class SweepOptions:
             RUN,
             flag="replay",
         ),
+        FIRST,
     ] = None
     limit: Annotated[
         int | None,
@@ -47,16 +70,21 @@ class SweepOptions:
             f"{RECORDED_PROMPTS} where prompts are recorded first, and all of a trace.",
             RUN,
         ),
+        FIRST,
     ] = None
-    minutes: common.Minutes = None
-    target: common.Target = "auto"
-    draft: common.Draft = "auto"
-    device: common.TorchDevice = "auto"
-    dtype: common.Dtype = "auto"
-    executor: common.ExecutorName = "auto"
-    max_new_tokens: common.MaxNewTokens = 128
+    minutes: Annotated[common.Minutes, REPLAYED, SYNTHETIC_PAIR] = None
+    target: Annotated[common.Target, FIRST, REPLAYED] = "auto"
+    draft: Annotated[common.Draft, FIRST, REPLAYED] = "auto"
+    device: Annotated[common.TorchDevice, REPLAYED, SYNTHETIC_PAIR] = "auto"
+    dtype: Annotated[common.Dtype, REPLAYED, SYNTHETIC_PAIR] = "auto"
+    executor: Annotated[common.ExecutorName, REPLAYED, SYNTHETIC_PAIR] = "auto"
+    max_new_tokens: Annotated[common.MaxNewTokens, REPLAYED] = 128
     max_draft: Annotated[
-        int, Option("Number of draft tokens recorded at every position.", DECODING)
+        int,
+        Option("Number of draft tokens recorded at every position.", DECODING),
+        FIRST,
+        REPLAYED,
+        SYNTHETIC_PAIR,
     ] = 8
     batch_size: common.BatchSize = 1
     seed: common.Seed = 0
@@ -71,4 +99,4 @@ class SweepOptions:
         ),
     ] = "processes"
     resume: common.Resume = False
-    out: common.Out = Path("results")
+    out: Annotated[common.Out, FIRST] = Path("results")

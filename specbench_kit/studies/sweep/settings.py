@@ -9,20 +9,13 @@ from specbench_kit.core.specs import from_options
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.loading import LOCAL, Definition, find
-from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.spec import parse_method, with_options
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import SYNTHETIC
 from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.runs.folder import Defining
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
-from specbench_kit.studies.sweep.axes import (
-    DRAFT,
-    SweepAxis,
-    Values,
-    parse_axes,
-    points,
-    with_options,
-)
+from specbench_kit.studies.recording.settings import RecordingSettings
+from specbench_kit.studies.sweep.axes import DRAFT, SweepAxis, Values, parse_axes, points
 from specbench_kit.studies.sweep.options import RECORDED_PROMPTS, SweepOptions
 
 RECORDED = (
@@ -67,10 +60,10 @@ class SweepSettings(SweepOptions):
         require(self.jobs != 0, "--jobs must be a number of processes, or -1 for one on every core")
 
     @property
-    def recording(self) -> BenchSettings:
+    def recording(self) -> RecordingSettings:
         """Return the settings of the trace that is recorded first."""
         shared = {**{name: getattr(self, name) for name in RECORDED}, "limit": self.prompts}
-        return BenchSettings(methods=(BASELINE,), batch_size=RECORDED_TOGETHER, **shared)
+        return RecordingSettings(**shared)
 
     @property
     def prompts(self) -> int:

@@ -6,9 +6,9 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from specbench_kit.deployments.fields import Value
+from specbench_kit.methods.spec import with_options
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.runs.document import MethodInputs, RunDescription
-from specbench_kit.studies.sweep.axes import with_options
 
 
 class SweepRow(Struct):

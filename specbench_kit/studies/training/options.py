@@ -6,7 +6,16 @@ from typing import Annotated
 
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import DECODING, DEPLOYMENT, OUTPUT, RUN, Option
+from specbench_kit.core.option import (
+    DECODING,
+    DEPLOYMENT,
+    FIRST,
+    OUTPUT,
+    RUN,
+    Option,
+    WithoutEffect,
+)
+from specbench_kit.core.without_effect import OWN_ANSWERS, beside
 
 TRAINING = "Training"
 
@@ -36,22 +45,29 @@ def _parse_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+TRACED = WithoutEffect(beside("trace"), OWN_ANSWERS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
     """The predictors to train, and the data to train them on: 200 prompts take a few minutes on two
     cores.
     """
 
-    limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 200
+    limit: Annotated[
+        int | None, Option("Number of prompts, drawn with --seed.", RUN), FIRST, TRACED
+    ] = 200
     trace: Annotated[
-        Path | None, Option("Trace of `skit record` to train on, instead of recording one.", RUN)
+        Path | None,
+        Option("Trace of `skit record` to train on, instead of recording one.", RUN),
+        FIRST,
     ] = None
-    target: common.Target = "auto"
-    draft: common.Draft = "auto"
-    device: common.TorchDevice = "auto"
-    dtype: common.Dtype = "auto"
-    executor: common.ExecutorName = "auto"
-    max_new_tokens: common.MaxNewTokens = 128
+    target: Annotated[common.Target, FIRST] = "auto"
+    draft: Annotated[common.Draft, FIRST] = "auto"
+    device: Annotated[common.TorchDevice, TRACED] = "auto"
+    dtype: Annotated[common.Dtype, TRACED] = "auto"
+    executor: Annotated[common.ExecutorName, TRACED] = "auto"
+    max_new_tokens: Annotated[common.MaxNewTokens, TRACED] = 128
     max_draft: Annotated[
         int | None,
         Option(
@@ -65,6 +81,7 @@ class TrainingOptions:
             TRAINING,
             parse=parse_families,
         ),
+        FIRST,
     ] = ()
     features: Annotated[
         tuple[str, ...],
@@ -104,13 +121,15 @@ class TrainingOptions:
     name: Annotated[
         str | None,
         Option("Save predictors as NAME-FAMILY (default: named after the pair).", OUTPUT),
+        FIRST,
     ] = None
     save_to: Annotated[
         Path | None,
         Option("Folder for the recommended predictor; no other predictor is saved.", OUTPUT),
+        FIRST,
     ] = None
     force: common.Force = False
-    out: common.Out = Path("results")
+    out: Annotated[common.Out, FIRST] = Path("results")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,4 +145,5 @@ class TrainingDeployments:
             DEPLOYMENT,
             flag="deployment",
         ),
+        FIRST,
     ] = ("local",)

@@ -8,7 +8,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.predictors.base import Space, families
 from specbench_kit.predictors.search import Budget, changed_spaces
 from specbench_kit.predictors.thresholds import LOCAL
-from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.training.operating_point import OperatingPoint, parse_operating_point
 from specbench_kit.studies.training.options import TrainingOptions
 
@@ -81,7 +81,7 @@ class PredictorTrainingSettings(TrainingOptions):
         """Return the values to search, by hyper-parameter."""
         return {**families.get(family).space, **changed_spaces(self.space).get(family, {})}
 
-    def recording(self) -> BenchSettings:
+    def recording(self) -> RecordingSettings:
         """Return the settings of the trace that is recorded first."""
         shared = (
             "target",
@@ -95,7 +95,7 @@ class PredictorTrainingSettings(TrainingOptions):
             "argv",
         )
         fields = {name: getattr(self, name) for name in shared}
-        return BenchSettings(methods=("autoregressive",), batch_size=RECORDED_TOGETHER, **fields)
+        return RecordingSettings(**fields)
 
     def described(self) -> OptionValues:
         """Return everything that determines the results, besides models and data."""

@@ -30,7 +30,7 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, interval, rate, significant, times
 from specbench_kit.reports.writing.palette import COLOURS
 from specbench_kit.runs.document import LoweredLimit, RunDescription
-from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
+from specbench_kit.studies.tuned_options import TunedMethod, TunedOptions
 from specbench_kit.studies.tuning.objectives import OBJECTIVES
 
 if TYPE_CHECKING:

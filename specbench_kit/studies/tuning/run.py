@@ -15,14 +15,15 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
 from specbench_kit.methods.base import methods
+from specbench_kit.methods.selection import expand_specs
 from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.metrics.statistics import interval_of_ratio
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.study import RUN, command_of, finish
 from specbench_kit.runs import provenance
 from specbench_kit.runs.document import RunFields
 from specbench_kit.runs.machine.limits import disturbances, read_machine
-from specbench_kit.studies.bench.choice import expand
-from specbench_kit.studies.bench.tuned_options import (
+from specbench_kit.studies.tuned_options import (
     TunedDraft,
     TunedMethod,
     TunedOptions,
@@ -190,7 +191,7 @@ def _tune(
     trace = tuner.trace
     tuned: dict[str, TunedMethod] = {}
     left_out: dict[str, str] = {}
-    for spec, named in expand(settings.methods, baseline=True).items():
+    for spec, named in expand_specs(settings.methods, [BASELINE]).items():
         if named and ":" in spec:
             raise SkitError(
                 f"skit tune chooses the options itself: name {spec.partition(':')[0]} alone"

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from msgspec import Meta
 
-from specbench_kit.studies.bench.tuned_options import TunedOptions
+from specbench_kit.studies.tuned_options import TunedOptions
 
 
 @dataclass(frozen=True, slots=True)

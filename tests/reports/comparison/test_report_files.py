@@ -13,7 +13,6 @@ from PIL import Image
 from report_builders import autoregressive_like, comparison_of, make_run, simulate_chain, summary_of
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
-from specbench_kit.cli.report import ComparisonOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.metrics.comparison import compare
@@ -27,6 +26,7 @@ from specbench_kit.reports.render_latex import latex
 from specbench_kit.reports.sections.columns import COLUMNS
 from specbench_kit.reports.timeline.timeline import write_pictures
 from specbench_kit.reports.writing.drawing import Picture, draw, name_points, new_figure
+from specbench_kit.studies.reporting.command import ComparisonOptions
 
 FIGURES = {
     "speedup",

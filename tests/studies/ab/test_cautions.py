@@ -19,7 +19,7 @@ from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.comparison import Plan, summarise
 from specbench_kit.studies.ab.report import _marks
-from specbench_kit.studies.ab.run import STRETCH_S, Driver, _busy_at_start
+from specbench_kit.studies.ab.run import STRETCH_S, Driver, busy_at_start
 from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.ab.store import AnswerStore
 from specbench_kit.studies.ab.summary import AbSummary
@@ -133,14 +133,14 @@ def test_a_file_is_called_by_the_last_part_of_its_path(name: str, shown: str) ->
 
 def test_other_programs_beside_a_comparison_are_told_and_servers_that_answer_are_none() -> None:
     busy = MachineReadings(cpus=2, load=(5.04, 3.0))
-    (line,) = _busy_at_start([MachineReadings(cpus=2, load=(0.1, 0.2)), busy])
+    (line,) = busy_at_start([MachineReadings(cpus=2, load=(0.1, 0.2)), busy])
     assert line.startswith("BUSY MACHINE: the load average was 5.0 on 2 processors when this began")
     for quiet in (
         MachineReadings(cpus=2, load=(0.4, 5.0)),
         MachineReadings(cpus=8, load=(5.0, 5.0)),
         MachineReadings(),
     ):
-        assert _busy_at_start([quiet]) == []
+        assert busy_at_start([quiet]) == []
 
 
 def test_terminal_and_page_tell_of_a_busy_machine(

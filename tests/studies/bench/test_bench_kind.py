@@ -14,8 +14,8 @@ from specbench_kit import api
 from specbench_kit.reports.document import plain
 from specbench_kit.runs.line_file import LineFile
 from specbench_kit.studies.bench.kind import BENCH
-from specbench_kit.studies.index import write_index
 from specbench_kit.studies.kinds import studies_in, warnings
+from specbench_kit.studies.reporting.index import write_index
 
 METHODS = ("--method", "fixed-k:k=2", "--method", "threshold:max_draft=3", "--deployment", "wan")
 

@@ -4,8 +4,10 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import Method, methods
+from specbench_kit.methods.selection import expand_specs
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.studies.bench.choice import describe_choice, expand, usable
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.studies.bench.choice import describe_choice, usable
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
@@ -16,19 +18,19 @@ def only_chains(spec: str) -> Method:
 
 
 def test_all_is_every_method_beside_the_baseline() -> None:
-    assert set(expand(["all"], baseline=True)) == set(methods.all()) - {"autoregressive"}
-    assert set(expand(["all"], baseline=False)) == set(methods.all())
-    assert not any(expand(["all"], baseline=True).values())
+    assert set(expand_specs(["all"], [BASELINE])) == set(methods.all()) - {"autoregressive"}
+    assert set(expand_specs(["all"])) == set(methods.all())
+    assert not any(expand_specs(["all"], [BASELINE]).values())
 
 
 def test_runs_say_which_methods_nobody_named() -> None:
-    specs = expand(["all", "fixed-k:k=3"], baseline=True)
+    specs = expand_specs(["all", "fixed-k:k=3"], [BASELINE])
     assert describe_choice(specs["fixed-k:k=3"]) == {}
     assert describe_choice(specs["banditspec"]) == {"is_named": False}
 
 
 def test_a_group_is_every_method_of_it() -> None:
-    specs = expand(["group:static", "group:bounds", "fixed-k:k=2"], baseline=True)
+    specs = expand_specs(["group:static", "group:bounds", "fixed-k:k=2"], [BASELINE])
     assert specs["fixed-k"] is False
     assert specs["oracle"] is False
     assert specs["fixed-k:k=2"] is True
@@ -36,22 +38,25 @@ def test_a_group_is_every_method_of_it() -> None:
     with pytest.raises(
         SkitError, match="no methods of group 'fast'; known: bounds, static, stop-rule, learned,"
     ):
-        expand(["group:fast"], baseline=True)
+        expand_specs(["group:fast"], [BASELINE])
 
 
 def test_named_methods_go_along_and_are_not_doubled() -> None:
-    specs = expand(["all", "fixed-k:k=3", "oracle"], baseline=True)
+    specs = expand_specs(["all", "fixed-k:k=3", "oracle"], [BASELINE])
     assert [spec for spec, named in specs.items() if named] == ["oracle", "fixed-k:k=3"]
     assert "fixed-k" in specs
-    assert expand(["threshold", "fixed-k"], baseline=True) == {"threshold": True, "fixed-k": True}
+    assert expand_specs(["threshold", "fixed-k"], [BASELINE]) == {
+        "threshold": True,
+        "fixed-k": True,
+    }
 
 
 def test_one_setting_is_run_once_however_it_is_named() -> None:
     with pytest.raises(
         SkitError, match="'fixed-k' and 'fixed-k:k=4' are the same method with the same options"
     ):
-        expand(["fixed-k", "threshold", "fixed-k:k=4"], baseline=True)
-    specs = expand(["all", "fixed-k:k=4"], baseline=True)
+        expand_specs(["fixed-k", "threshold", "fixed-k:k=4"], [BASELINE])
+    specs = expand_specs(["all", "fixed-k:k=4"], [BASELINE])
     assert specs["fixed-k:k=4"]
     assert "fixed-k" not in specs
 

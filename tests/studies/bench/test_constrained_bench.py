@@ -279,7 +279,9 @@ def test_outputs_that_differ_are_judged_by_masked_logits(tiny: TinyPair, tmp_pat
     (run,) = benchmark.runs.values()
     bench, record = benchmark.bench, run.records()[0]
     free = RecomputedLogits(bench.runners["target"], bench.pair.target.shell)
-    masked = free.under(lambda one: bench.grammars.allowed(str(run.document.dataset.digest), one))
+    masked = free.under(
+        lambda one: bench.prompts.grammars.allowed(str(run.document.dataset.digest), one)
+    )
     choice = GreedyChoice()
     for name in ("plain", "rounds", "single_forward", "control", "precise"):
         scores, own = (choice.scores(getattr(shapes, name)(record)) for shapes in (free, masked))

@@ -17,8 +17,8 @@ from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
-from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.lanes import MethodLane, run_in_turns, turn_order
+from specbench_kit.studies.conversations import Conversation, ConversationScript
 
 PROMPTS = [Prompt(f"q{i}", "test", ("How many?" + "?" * i,)) for i in range(5)]
 DIALOGUES = [Prompt(name, "test", (f"{name}, who?", "And why?")) for name in "abc"]

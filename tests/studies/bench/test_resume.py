@@ -241,7 +241,7 @@ def test_an_interrupt_leaves_a_partial_report_and_one_line(
 def test_an_interruption_before_decoding_is_one_line(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench_kit.cli.bench.load_dataset", lambda *_: interrupt())
+    monkeypatch.setattr("specbench_kit.studies.bench.command.load_dataset", lambda *_: interrupt())
     assert error_line(skit_here(*command, "--out", tmp_path / "out")) == "interrupted"
     assert not (tmp_path / "out").exists()
 

@@ -18,11 +18,11 @@ from specbench_kit.studies.planning.search import (
     LOADS,
     LOADS_JUDGED,
     Found,
+    LoadJudgement,
     Ranked,
     ReplicaFleet,
     Search,
     Trials,
-    Verdict,
     cheapest,
     most_devices,
     rank,
@@ -84,17 +84,17 @@ class KeptTrials(Trials):
 class KeptSearch(Search):
     """A search that remembers what was simulated."""
 
-    verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
+    judgements: dict[tuple[str, int], LoadJudgement] = field(default_factory=dict)
 
     def trials(self, seed: int, resolution: float = 0.0) -> Trials:
         usual = super().trials(seed, resolution)
         return KeptTrials(usual.seed, usual.rule, usual.response_s)
 
-    def verdict(self, candidate: Candidate, load: int) -> Verdict:
+    def judge_load(self, candidate: Candidate, load: int) -> LoadJudgement:
         key = candidate.key, load
-        if key not in self.verdicts:
-            self.verdicts[key] = super().verdict(candidate, load)
-        return self.verdicts[key]
+        if key not in self.judgements:
+            self.judgements[key] = super().judge_load(candidate, load)
+        return self.judgements[key]
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Plans:
     """Plans of one promise for several numbers of devices, and what each candidate serves by brute force."""
 
     promise: str
-    verdicts: dict[tuple[str, int], Verdict] = field(default_factory=dict)
+    judgements: dict[tuple[str, int], LoadJudgement] = field(default_factory=dict)
 
     @cached_property
     def market(self) -> Market:
@@ -110,7 +110,7 @@ class Plans:
 
     def search(self, devices: int) -> KeptSearch:
         market = replace(self.market, options=options(self.promise, devices))
-        return KeptSearch(market, lambda *_: None, Workers(), verdicts=self.verdicts)
+        return KeptSearch(market, lambda *_: None, Workers(), judgements=self.judgements)
 
     @cached_property
     def served(self) -> dict[str, tuple[Candidate, int]]:
@@ -133,7 +133,7 @@ class Plans:
             search.market.scenario(candidate), search.trials(0), entry.law.devices
         )
         loads = [load for load in reversed(LOADS) if 0 < load <= one_seed][:LOADS_JUDGED]
-        return next((load for load in loads if search.verdict(candidate, load).keeps), 0)
+        return next((load for load in loads if search.judge_load(candidate, load).keeps), 0)
 
     def rent(self, devices: int, placement: Placement) -> float | None:
         """Return the least rent of a place to draft by brute force."""

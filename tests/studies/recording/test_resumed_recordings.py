@@ -11,7 +11,7 @@ from command_line import TinyPair, write_rows
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.recording.trace import RecordedTrace, record
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
@@ -31,14 +31,14 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> LoadedDataset:
 
 
 @pytest.fixture(scope="module")
-def settings(tiny: TinyPair) -> BenchSettings:
+def settings(tiny: TinyPair) -> RecordingSettings:
     pair = {"target": str(tiny.target), "draft": str(tiny.draft)}
-    return BenchSettings(("autoregressive",), batch_size=2, max_new_tokens=12, **pair)
+    return RecordingSettings(batch_size=2, max_new_tokens=12, **pair)
 
 
 @pytest.fixture(scope="module")
 def whole(
-    settings: BenchSettings, dataset: LoadedDataset, tmp_path_factory: pytest.TempPathFactory
+    settings: RecordingSettings, dataset: LoadedDataset, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     path = tmp_path_factory.mktemp("whole") / "trace.parquet"
     recorded = record(settings, dataset, path, 4, ignore)
@@ -70,7 +70,7 @@ def equal(one: RequestTrace, other: RequestTrace) -> bool:
 
 @pytest.mark.parametrize("finished", [1, 3, 5])
 def test_a_resumed_recording_gives_the_same_trace(
-    finished: int, settings: BenchSettings, dataset: LoadedDataset, whole: Path, tmp_path: Path
+    finished: int, settings: RecordingSettings, dataset: LoadedDataset, whole: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.parquet"
     with pytest.raises(KeyboardInterrupt):
@@ -88,7 +88,7 @@ def test_a_resumed_recording_gives_the_same_trace(
 
 
 def test_an_interrupted_recording_is_not_overwritten(
-    settings: BenchSettings, dataset: LoadedDataset, tmp_path: Path
+    settings: RecordingSettings, dataset: LoadedDataset, tmp_path: Path
 ) -> None:
     path = tmp_path / "trace.parquet"
     with pytest.raises(KeyboardInterrupt):
@@ -106,7 +106,7 @@ def test_an_interrupted_recording_is_not_overwritten(
 
 
 def test_what_comes_behind_an_answer_is_the_targets_text(
-    settings: BenchSettings, dataset: LoadedDataset, whole: Path, tmp_path: Path
+    settings: RecordingSettings, dataset: LoadedDataset, whole: Path, tmp_path: Path
 ) -> None:
     longer = tmp_path / "longer.parquet"
     record(replace(settings, max_new_tokens=17), dataset, longer, 4, ignore)

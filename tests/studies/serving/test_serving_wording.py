@@ -35,7 +35,7 @@ from specbench_kit.serving.figures import (
 )
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.systems.base import systems
-from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.recording.settings import RecordingSettings
 from specbench_kit.studies.serving.report import PAGE_COLUMNS, serving_report
 from specbench_kit.studies.serving.settings import ServingSettings, _labels
 from specbench_kit.studies.serving.summary import CapacitySummary, SimulationSummary
@@ -472,7 +472,7 @@ def test_autoregressive_decoding_beside_other_methods_is_served_without_drafts()
         method=("fixed-k:k=4", "margin", "autoregressive"),
         deployment=("phone",),
         acceptance=("qwen2.5-coder",),
-        recording=BenchSettings(methods=("autoregressive",)),
+        recording=RecordingSettings(),
     )
     assert [(one.system, one.method) for one in settings.series()] == [
         ("wisp", "fixed-k:k=4"),

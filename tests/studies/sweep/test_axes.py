@@ -3,7 +3,8 @@
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.studies.sweep.axes import SweepAxis, parse_axes, points, with_options
+from specbench_kit.methods.spec import with_options
+from specbench_kit.studies.sweep.axes import SweepAxis, parse_axes, points
 
 
 def test_axes_are_read_and_what_varies_comes_first() -> None:

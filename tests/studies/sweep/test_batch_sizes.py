@@ -10,7 +10,6 @@ from environments import DEPLOYMENT
 from report_builders import run_document
 from trace_builders import MODELS, made_requests, write_trace
 
-from specbench_kit.cli.batch_sizes import _parse_sizes
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find, load
 from specbench_kit.methods.base import methods
@@ -28,6 +27,7 @@ from specbench_kit.studies.sweep.batch_sizes import (
     schedule,
     terminal,
 )
+from specbench_kit.studies.sweep.batch_sizes_command import _parse_sizes
 from specbench_kit.studies.sweep.batch_sizes_run import run_curves
 from specbench_kit.studies.sweep.lengths import fastest_lengths, kv_room
 

@@ -20,7 +20,7 @@ from specbench_kit.predictors.artefact import load as load_predictor
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.workbench import count_seen, without_seen
+from specbench_kit.studies.bench.unseen_prompts import count_seen, without_seen
 from specbench_kit.studies.training.wording import (
     ContenderDecoding,
     ContenderSummary,

@@ -26,8 +26,8 @@ from specbench_kit.runs.provenance import hash_model
 from specbench_kit.studies.bench.choice import chosen
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load, save
 from specbench_kit.studies.kinds import studies_in
+from specbench_kit.studies.tuned_options import TunedOptions, bundled_file, load, save
 from specbench_kit.studies.tuning.kind import TUNING
 from specbench_kit.studies.tuning.objectives import OBJECTIVES
 from specbench_kit.studies.tuning.options import Objective

@@ -22,7 +22,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import decode
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.models.runner import Append, Runner, refuse_nan
-from specbench_kit.studies.bench.conversations import Conversation
+from specbench_kit.studies.conversations import Conversation
 
 MANIFEST = "answers.json"
 SHARD_TEXTS = 64

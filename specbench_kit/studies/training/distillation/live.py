@@ -13,7 +13,7 @@ from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method
 from specbench_kit.models.pair import Pair
-from specbench_kit.studies.bench.conversations import Conversation
+from specbench_kit.studies.conversations import Conversation
 from specbench_kit.studies.training.distillation.batches import RoundAcceptance, is_held_out
 
 MOST_PROMPTS = 24

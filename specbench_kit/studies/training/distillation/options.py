@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, Option
+from specbench_kit.core.option import DECODING, FIRST, OUTPUT, RUN, Option, WithoutEffect
+from specbench_kit.core.without_effect import OWN_ANSWERS, beside
 
 TRAINING = "Training"
 
@@ -44,6 +45,10 @@ def require_minimum(**minima: tuple[float | None, float]) -> None:
         )
 
 
+TRACED = WithoutEffect(beside("trace"), OWN_ANSWERS)
+TIMED = WithoutEffect(beside("minutes"), "training ends with that time; leave out one of them")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPromptOptions:
     """The prompts that the target answers, of one dataset or of several in equal shares."""
@@ -55,6 +60,8 @@ class TrainingPromptOptions:
             RUN,
             flag="dataset",
         ),
+        FIRST,
+        TRACED,
     ] = ("gsm8k",)
     all_prompts: Annotated[
         bool,
@@ -63,9 +70,10 @@ class TrainingPromptOptions:
             "them then have seen prompts, which they name.",
             RUN,
         ),
+        TRACED,
     ] = False
-    data_dir: common.DataDir = None
-    sample: common.Sample = True
+    data_dir: Annotated[common.DataDir, TRACED] = None
+    sample: Annotated[common.Sample, TRACED] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,22 +86,28 @@ class DistillationSettings:
             "Number of prompts, drawn with --seed (default: 2000, or as many as --minutes allows).",
             RUN,
         ),
+        FIRST,
+        TRACED,
     ] = None
     trace: Annotated[
         Path | None,
         Option("Trace of `skit record` to train on, instead of answering prompts.", RUN),
+        FIRST,
     ] = None
-    target: common.Target = "auto"
+    target: Annotated[common.Target, FIRST] = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
-    max_new_tokens: common.MaxNewTokens = 160
-    batch_size: Annotated[int, Option("Number of prompts answered together.", DECODING)] = 32
+    max_new_tokens: Annotated[common.MaxNewTokens, TRACED] = 160
+    batch_size: Annotated[int, Option("Number of prompts answered together.", DECODING), TRACED] = (
+        32
+    )
     sampled_share: Annotated[
         float,
         Option(
             "Share of the answers that are sampled, at temperatures from 0.7 to 1; others are greedy.",
             TRAINING,
         ),
+        TRACED,
     ] = 0.5
     minutes: Annotated[
         float | None,
@@ -101,6 +115,7 @@ class DistillationSettings:
             "Time for everything, answers included: training ends in time with the best weights so far.",
             TRAINING,
         ),
+        FIRST,
     ] = None
     answer_minutes: Annotated[
         float | None,
@@ -108,6 +123,7 @@ class DistillationSettings:
             "Part of --minutes in which prompts are answered; 0 uses the kept answers alone (default: half).",
             TRAINING,
         ),
+        TRACED,
     ] = None
     resume: Annotated[
         bool,
@@ -115,6 +131,7 @@ class DistillationSettings:
             "Continue from the draft in the output folder, finished or interrupted; answers are always continued.",
             TRAINING,
         ),
+        FIRST,
     ] = False
     vocabulary: Annotated[
         int | None,
@@ -122,6 +139,7 @@ class DistillationSettings:
             "Number of tokens that can be drafted, the most frequent of the answers (default: by coverage and cost).",
             TRAINING,
         ),
+        FIRST,
     ] = None
     answers: Annotated[
         Path | None,
@@ -134,6 +152,7 @@ class DistillationSettings:
         Option(
             "Folder for the result (default: the target's folder in the user's folder).", OUTPUT
         ),
+        FIRST,
     ] = None
     seed: Annotated[
         int, Option("Seed for drawing prompts, sampling answers and training.", TRAINING)
@@ -160,7 +179,9 @@ class Recipe:
     """The hyper-parameters that all trainings have."""
 
     epochs: Annotated[
-        int, Option("Number of passes over all answers, where --minutes does not end it.", TRAINING)
+        int,
+        Option("Number of passes over all answers, where --minutes does not end it.", TRAINING),
+        TIMED,
     ] = 4
     tokens_per_batch: Annotated[
         int, Option("Tokens per training step, prompts included.", TRAINING)
@@ -203,6 +224,7 @@ class DraftTrainingSettings(DistillationSettings):
             TRAINING,
             parse=parse_layers,
         ),
+        FIRST,
     ] = (0, 1)
     in_8_bits: Annotated[
         bool, Option("Store the matrices in 8 bits; they are computed with in bf16.", OUTPUT)
@@ -257,6 +279,7 @@ class HeadTrainingSettings(DistillationSettings):
             TRAINING,
             parse=parse_layers,
         ),
+        FIRST,
     ] = ()
     output_rows: Annotated[
         Literal["trained", "target"] | None,

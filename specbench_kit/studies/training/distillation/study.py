@@ -24,7 +24,7 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs import provenance
-from specbench_kit.studies.bench.conversations import Conversation
+from specbench_kit.studies.conversations import Conversation
 from specbench_kit.studies.training.distillation.answers import (
     SHARD_TEXTS,
     Answer,

@@ -1,0 +1,1 @@
+"""A target that verifies drafts over the network: `skit serve`."""
