@@ -149,11 +149,11 @@ def test_a_constraint_needs_a_schema_of_every_prompt_and_own_ones_are_used_witho
     assert list(schemas_of(parse_constraint("json-schema:{}"), PROMPTS)[0]) == ["a", "b"]
     with pytest.raises(SkitError, match="prompt 'b' has no field 'schema'"):
         schemas_of(parse_constraint("dataset"), PROMPTS)
-    unread = [Prompt("c", "x", ("say",), schema='{"unevaluatedItems": false}')]
+    unread = [Prompt("c", "x", ("say",), schema='{"type": "int"}')]
     schemas, (line,) = schemas_of(None, unread)
     assert schemas == {}
     assert line.startswith("NOT JUDGED: 1 JSON schemas are not read; prompt 'c'")
-    with pytest.raises(SkitError, match="prompt 'c': a JSON schema has the keyword"):
+    with pytest.raises(SkitError, match="prompt 'c': a JSON schema has a fault at type"):
         schemas_of(parse_constraint("dataset"), unread)
 
 
