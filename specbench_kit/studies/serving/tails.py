@@ -94,20 +94,32 @@ def _verdict(pairs: Sequence[_Pair], plain: str) -> str:
     """Return from which load on a series has longer gaps than plain decoding."""
     series = pairs[0].row.series
     longer = [pair.is_longer for pair in pairs]
-    shown = [number for number, one in enumerate(longer) if one is not True]
-    begins = shown[-1] + 1 if shown else 0
+    hurting = [pair for pair in pairs if pair.is_longer]
+    others = [number for number, one in enumerate(longer) if one is not True]
+    begins = others[-1] + 1 if others else 0
     last = pairs[-1]
-    if begins == len(pairs):
-        end = "" if last.is_longer is False else ": no difference is shown"
-        return (
-            f"up to {_load(last)} speculation does not hurt the tail; there {series} has {_p99(last.drafting)} and "
-            f"{plain} {_p99(last.plain)}{end}"
+    if not hurting:
+        said = (
+            "speculation does not make it longer"
+            if last.is_longer is False
+            else "speculation is not shown to make it longer"
         )
+        return (
+            f"up to {_load(last)} {said}; there {series} has {_p99(last.drafting)} and "
+            f"{plain} {_p99(last.plain)}"
+        )
+    if begins == len(pairs):
+        loads = ", ".join(_load(pair) for pair in hurting)
+        return f"{series} hurts the tail with {loads}, and is not shown to with {_load(last)}"
     first = pairs[begins]
     numbers = f"{_p99(first.drafting)} against {_p99(first.plain)} of {plain}"
-    if begins:
-        return f"from {_load(first)} on {series} hurts the tail, with {numbers}; with fewer it does not"
-    return f"{series} hurts the tail at every load from {_load(first)} on, with {numbers}"
+    if len(pairs) == 1:
+        return f"{series} hurts the tail with {_load(first)}: {numbers}"
+    if not begins:
+        return f"{series} hurts the tail at every load from {_load(first)} on, with {numbers}"
+    before = any(longer[:begins])
+    fewer = "with some fewer too" if before else "with fewer it is not shown to"
+    return f"from {_load(first)} on {series} hurts the tail, with {numbers}; {fewer}"
 
 
 def _load(pair: _Pair) -> str:
