@@ -436,10 +436,8 @@ class LlamaDecoder final : public Decoder {
       for (int t = mine.first; t < mine.end; t++) {
         const float* from = row(hidden_, batch.told[t], shape.hidden);
         float* to = batch.hidden + (wanted * told + t) * shape.hidden;
-        if (layer < shape.layers)
-          std::memcpy(to, from, shape.hidden * sizeof(float));
-        else
-          normalise(from, weights_->norm.data(), to, shape.hidden, shape.eps);
+        if (layer < shape.layers) std::memcpy(to, from, shape.hidden * sizeof(float));
+        else normalise(from, weights_->norm.data(), to, shape.hidden, shape.eps);
       }
       worker.barrier();
     }
