@@ -366,9 +366,11 @@ def appended_row(
     parents = [*range(-1, len(pending) - 1), *[index[tree.parents[node]] for node in nodes]]
     keep = 1 + len(nodes)
     drafted = tree.tokens_of(nodes)
-    tokens: Sequence[int] = [*pending, *drafted]
+    tokens: Sequence[int]
     if target.takes_pending and isinstance(drafted, PendingTokens):
         tokens = PendingTokens([*pending, *drafted.parts])
+    else:
+        tokens = [*pending, *drafted]  # this waits for what is pending
     if with_states:
         return Append.with_states(target, slot, tokens, parents, keep)
     return Append(slot, tokens, parents, keep)

@@ -20,7 +20,7 @@ from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import ModelVerifier, VerifiedRow, appended_row, verdict_on
 from specbench_kit.models.executors.base import Forward, Padding
-from specbench_kit.models.executors.pending import PendingTokens
+from specbench_kit.models.executors.pending import PendingToken, PendingTokens
 from specbench_kit.models.runner import Runner
 
 SAMPLER = Sampler(temperature=1.0)
@@ -223,14 +223,24 @@ def test_tokens_that_a_card_has_not_told_yet_are_appended_without_waiting_for_th
     session = Session(
         Request("one", "test", (1, 2, 9), 8), RequestRandom(0, "one"), frozenset(), 0.0, record
     )
-    pending = PendingTokens([5, 6])
+    waits: list[int] = []
+
+    def token_of(row: int) -> int:
+        waits.append(row)
+        return 5 + row
+
+    source: Any = SimpleNamespace(token_of=token_of)
     for takes_pending in (True, False):
+        waits.clear()
+        pending = PendingTokens([PendingToken(source, 0), PendingToken(source, 1)])
         target: Any = SimpleNamespace(takes_pending=takes_pending, length=lambda _: 1)
         draft: Any = SimpleNamespace(
-            session=session, tree=SimpleNamespace(parents=[-1, 0, 1], tokens_of=lambda _: pending)
+            session=session,
+            tree=SimpleNamespace(parents=[-1, 0, 1], tokens_of=lambda _, pending=pending: pending),
         )
         row = appended_row(target, 0, draft, [1, 2], with_states=False)
         assert isinstance(row.tokens, PendingTokens) == takes_pending
+        assert waits == ([] if takes_pending else [0, 1])
         assert (row.slot, [*row.tokens], list(row.parents), row.keep) == (
             0,
             [2, 9, 5, 6],
