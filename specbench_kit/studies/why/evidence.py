@@ -55,18 +55,28 @@ class Evidence:
 
     def chosen(self, server: str, probe: str = "", concurrency: int = 0) -> list[ObservedAnswer]:
         """Return the answers of a server with a decoding time, whole ones unless a probe is named."""
-        concurrency = concurrency or self.base
-        return [
-            answer
-            for answer in self.answers
-            if (answer.server, answer.probe, answer.concurrency) == (server, probe, concurrency)
-            and (probe == "width" or (answer.tokens > 1 and answer.decode_s > 0))
-        ]
+        answers = self._answered(server, probe, concurrency)
+        return [answer for answer in answers if probe == "width" or answer.decode_s > 0]
 
     def counted_answers(self, probe: str = "", concurrency: int = 0) -> list[ObservedAnswer]:
         """Return those answers of the speculating server whose rounds are known."""
         answers = self.chosen(self.speculating, probe, concurrency)
         return [answer for answer in answers if answer.rounds]
+
+    def whole_answers(self) -> list[ObservedAnswer]:
+        """Return the whole answers of the speculating server, also those that came in one piece:
+        they have no decoding time, but counts as any other.
+        """
+        return self._answered(self.speculating, "", 0)
+
+    def _answered(self, server: str, probe: str, concurrency: int) -> list[ObservedAnswer]:
+        concurrency = concurrency or self.base
+        return [
+            answer
+            for answer in self.answers
+            if (answer.server, answer.probe, answer.concurrency) == (server, probe, concurrency)
+            and (probe == "width" or answer.tokens > 1)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +135,14 @@ def figures_of(evidence: Evidence) -> Figures:
 
 
 def _add_counts(evidence: Evidence, known: dict[str, Known]) -> None:
-    whole = evidence.chosen(evidence.speculating)
+    whole = evidence.whole_answers()
     if whole:
         known["requests"] = Measured(len(whole), "whole answers of the server that speculates")
     repeated = [answer.repeated for answer in whole if answer.repeated is not None]
     if repeated:
         source = f"runs of {WINDOW} tokens that come twice in an answer"
         known["repeated_share"] = Measured(float(np.mean(repeated)), source)
-    answers = evidence.counted_answers()
+    answers = [answer for answer in whole if answer.rounds]
     if not answers:
         return
     counted = evidence.counted
@@ -310,7 +320,8 @@ def _add_parts(evidence: Evidence, known: dict[str, Known]) -> None:
 def _add_positions(evidence: Evidence, known: dict[str, Known], shares: Sequence[float]) -> None:
     """Add what the acceptance by place in the draft tells."""
     source = f"{evidence.counted}, by place in the draft"
-    first = _total(answer.accepted_first for answer in evidence.counted_answers())
+    counted = [answer for answer in evidence.whole_answers() if answer.rounds]
+    first = _total(answer.accepted_first for answer in counted)
     if shares:
         known["first_acceptance"] = Measured(shares[0], source)
     elif first is not None and known.get("rounds") is not None and known.get("drafted"):

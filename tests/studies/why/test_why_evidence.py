@@ -237,3 +237,16 @@ def test_tokens_behind_the_end_are_counted_in_answers_that_end() -> None:
     numbers = figures_of(evidence("spec", answers=ended)).numbers
     assert numbers.unsent_share is not None
     assert numbers.unsent_share.value == pytest.approx(3 / 28)
+
+
+def test_an_answer_that_came_in_one_piece_is_counted_and_not_timed() -> None:
+    answers = [whole(number) for number in range(4)]
+    at_once = [structs.replace(answer, decode_s=0.0) for answer in answers[2:]]
+    numbers = figures_of(Evidence(servers=["spec"], answers=answers[:2], counted="counts")).numbers
+    evidence = Evidence(servers=["spec"], answers=[*answers[:2], *at_once], counted="counts")
+    found = figures_of(evidence).numbers
+    assert (found.round_s, found.token_s) == (numbers.round_s, numbers.token_s)
+    assert found.rounds is not None
+    assert found.rounds.value == 4 * ROUNDS
+    assert found.first_acceptance is not None
+    assert found.first_acceptance.value == pytest.approx(ACCEPTED_AT[0])
