@@ -13,6 +13,7 @@ from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.metrics.vocabulary import DistributionValues
 from specbench_kit.studies.ab.speculation import speculation
 from specbench_kit.studies.ab.summary import ServerFigures, Validity
+from specbench_kit.studies.ab.thinking import LengthUnit, thinking_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ def server_figures(
     targets: Targets,
     changes: Sequence[CounterChange],
     validity: Validity | None = None,
+    thinking_unit: LengthUnit = "tokens",
 ) -> ServerFigures:
     """Return the figures over the records of one server under one load."""
     answers = [record.answer for record in records if record.answer is not None]
@@ -93,6 +95,7 @@ def server_figures(
         late_p99_s=float(np.quantile([record.late_s for record in records], 0.99))
         if records
         else None,
+        thinking=thinking_figures(answers, thinking_unit),
     )
 
 
