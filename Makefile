@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reference-field reproduce wheel policy-page docs docs-test clean
+.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-live reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reference-field reproduce wheel policy-page docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -258,11 +258,21 @@ reference-pair-replayed: $(INSTALLED)
 
 # The pages of all results that are kept beside them, without a model or a measurement: what a change of wording takes.
 pages: $(INSTALLED)
+	$(BIN)/python scripts/batches_and_speculation.py --out results/reference/batches
 	for result in $$(find results/reference -name result.json.xz -o -name summary.json.xz); do \
 		$(BIN)/skit report $$(dirname $$result) --format md,csv,svg || exit 1; \
 	done
 	$(BIN)/skit report results/reference/papers --format md
 	$(BIN)/skit report results/reference/field --format md,csv,svg
+	$(BIN)/python scripts/live_reference.py --pages
+	$(BIN)/python scripts/pair_page.py
+
+# Servers behind links, and the simulator beside a server: about an hour on two cores without other work.
+reference-live: $(INSTALLED)
+	rm -rf build/reference/live results/reference/live
+	$(BIN)/skit fetch smollm2
+	$(BIN)/skit fetch $(PAIR)
+	$(BIN)/python scripts/live_reference.py
 
 # What the models have to decode, in the time of a deployment.
 reference-pair-decoded: $(INSTALLED)
