@@ -254,18 +254,18 @@ reference-pair-replayed: $(INSTALLED)
 	$(BIN)/python scripts/fastest_by_task.py $(PAIR) --deployment wan --rtts 0,0.01,0.02,0.04,0.08,0.16,0.3 $(BY_TASK) \
 		--out $(PAIR_REPORTS)/tasks
 	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
-	$(BIN)/python scripts/pair_page.py
+	$(BIN)/python scripts/written_pages.py
 
 # The pages of all results that are kept beside them, without a model or a measurement: what a change of wording takes.
 pages: $(INSTALLED)
 	$(BIN)/python scripts/batches_and_speculation.py --out results/reference/batches
-	for result in $$(find results/reference -name result.json.xz -o -name summary.json.xz); do \
+	for result in $$(find results/reference -name result.json.xz -o -name summary.json.xz -o -name ab.json.xz); do \
 		$(BIN)/skit report $$(dirname $$result) --format md,csv,svg || exit 1; \
 	done
 	$(BIN)/skit report results/reference/papers --format md
 	$(BIN)/skit report results/reference/field --format md,csv,svg
 	$(BIN)/python scripts/live_reference.py --pages
-	$(BIN)/python scripts/pair_page.py
+	$(BIN)/python scripts/written_pages.py
 
 # Servers behind links, and the simulator beside a server: about an hour on two cores without other work.
 reference-live: $(INSTALLED)
@@ -292,7 +292,7 @@ reference-pair-decoded: $(INSTALLED)
 		--deployment specedge --out $(PAIR_TRACE)/reports/retrieval
 	$(BIN)/skit bench $(DECODED) $(EARLY_EXIT) --deployment local --out $(PAIR_TRACE)/reports/early-exit
 	for report in sampled pipeline hybrids typical fly tokenizers quantised retrieval early-exit; do $(KEEP_REPORT) || exit 1; done
-	$(BIN)/python scripts/pair_page.py
+	$(BIN)/python scripts/written_pages.py
 
 # The rows of the kit's own policies on suite v1, one file each: about twenty minutes on two cores.
 SUITE := specbench_kit/studies/suite/v1/results
