@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import structs
 
-from specbench_kit.metrics.statistics import interval_of_estimate, ratio_of_sums
+from specbench_kit.metrics.latency import STRETCHES, p99
+from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.arrays import Floats, Integers, Mask
 from specbench_kit.serving.figures import (
     ClassFigures,
@@ -213,12 +214,6 @@ def _with_gaps(scenario: Scenario, result: SimulationResult) -> Table:
     return {**rounds, "gap_s": gap_s}
 
 
-STRETCHES = 10
-"""Stretches of the measured time, whose spread says how far a percentile of one run is to be
-trusted.
-"""
-
-
 def tail_of_gaps(scenario: Scenario, result: SimulationResult) -> dict[str, Interval]:
     """Return the 99th percentile of the time between tokens in seconds, with its 95% interval: of
     all devices and, if there are several, of each class.
@@ -236,20 +231,10 @@ def tail_of_gaps(scenario: Scenario, result: SimulationResult) -> dict[str, Inte
     groups = {"all": np.ones(len(slo), dtype=bool)}
     if len(scenario.slo.names) > 1:
         groups |= {name: slo == index for index, name in enumerate(scenario.slo.names)}
-    return {
-        name: _p99(gaps_s[group], stretches[group]) for name, group in groups.items() if group.any()
+    tails = {
+        name: p99(gaps_s[group], stretches[group]) for name, group in groups.items() if group.any()
     }
-
-
-def _p99(values: Floats, stretches: Integers) -> Interval:
-    """Return the 99th percentile of values, with its interval over stretches."""
-    value = float(np.quantile(values, 0.99))
-    weights = np.bincount(stretches, minlength=STRETCHES).astype(np.float64)
-    # Without a stretch that holds all values nothing is left.
-    left = [values[stretches != stretch] for stretch in range(STRETCHES)]
-    without = np.array([np.quantile(rest, 0.99) if len(rest) else np.nan for rest in left])
-    bounds = interval_of_estimate(value, without, weights)
-    return Interval(value, *(bounds or ()))
+    return {name: Interval(value, *(bounds or ())) for name, (value, bounds) in tails.items()}
 
 
 def slo_violations(

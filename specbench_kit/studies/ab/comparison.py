@@ -57,6 +57,7 @@ from specbench_kit.studies.ab.summary import (
     LoadSummary,
     OutputCheck,
 )
+from specbench_kit.studies.ab.tails import tails
 from specbench_kit.studies.ab.thinking import length_unit, reply_start_s
 from specbench_kit.studies.ab.validity import Judge, compare_validity, validity
 
@@ -321,6 +322,7 @@ def summarise(
                 outputs,
                 lengths,
                 compare_validity(outcomes[0], outcomes[1], len(by_load)),
+                tails(own, figures),
             )
         )
     failed = sum(record.answer is None for record in records)

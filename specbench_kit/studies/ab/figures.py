@@ -79,7 +79,7 @@ def server_figures(
         tokens_per_burst=float(np.mean(bursts)) if bursts else None,
         ttft=_distribution([answer.ttft_s for answer in answers]),
         tpot=_distribution([answer.tpot_s for answer in answers if answer.tpot_s is not None]),
-        itl=_distribution(_gaps_s(answers)),
+        itl=_distribution(gaps_s(answers)),
         e2e=_distribution([answer.e2e_s for answer in answers]),
         goodput=ratio_of_sums(sum(answer.tokens for answer in good), busy_s)
         if targets != NO_TARGETS
@@ -103,7 +103,8 @@ def _distribution(values: Sequence[float] | Array) -> DistributionValues:
     return DistributionValues(**distribution(values))
 
 
-def _gaps_s(answers: Sequence[StreamedAnswer]) -> Array:
+def gaps_s(answers: Sequence[StreamedAnswer]) -> Array:
+    """Return the gaps between the tokens of answers; those of a burst share the gap before it."""
     rows = [
         (number, burst.tokens, burst.at_s)
         for number, answer in enumerate(answers)

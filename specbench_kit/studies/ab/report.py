@@ -58,6 +58,7 @@ from specbench_kit.studies.ab.summary import (
     OutputCheck,
     ServerFigures,
 )
+from specbench_kit.studies.ab.tails import tail_sentences
 from specbench_kit.studies.ab.validity import LESS_VALID
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
         Paragraph(f"**{headline(summary)}**"),
         side_by_side(summary),
         *([Note(note)] if (note := pairing_note(summary)) else []),
-        *paragraphs(*what_would_tell(summary)),
+        *paragraphs(*what_would_tell(summary), *tail_sentences(summary)),
         *caution(all_cautions(run, summary)),
     ]
 
@@ -151,7 +152,7 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
         [Paragraph(f"**{headline(summary)}**")],
         caution(all_cautions(run, summary)),
         figures,
-        paragraphs(*what_would_tell(summary)),
+        paragraphs(*what_would_tell(summary), *tail_sentences(summary)),
         [Heading("Which one is faster"), *verdicts(summary), Note(verdict_note(summary))],
         [Heading("Throughput, speculation and outputs"), _load_table(run, summary)],
         [Heading("Latency"), _latency_table(summary)],

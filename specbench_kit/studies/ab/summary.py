@@ -13,6 +13,7 @@ from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics.condition_terms import ConditionTerms, parse_terms
 from specbench_kit.metrics.vocabulary import DistributionValues, Unit
 from specbench_kit.runs.document import OutputAgreement
+from specbench_kit.serving.figures import Interval
 
 Figure = Literal["throughput", "ttft", "reply", "tpot", "e2e", "acceptance"]
 FIGURES: dict[Figure, str] = {
@@ -471,6 +472,13 @@ class LoadSummary(Struct, frozen=True):
             "answered has a JSON schema"
         ),
     ] = None
+    itl_p99: Annotated[
+        dict[str, Interval] | UnsetType,
+        Meta(
+            description="99th percentile of the time between tokens in seconds of each server, by its name, with "
+            "its interval over stretches of turns; left out unless one server drafts and the other does not"
+        ),
+    ] = UNSET
 
 
 class AbSummary(Struct, frozen=True):
