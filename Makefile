@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-live reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reference-field reproduce wheel policy-page docs docs-test clean
+.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-live reference-ab reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reference-field reproduce wheel policy-page docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -265,6 +265,8 @@ pages: $(INSTALLED)
 	$(BIN)/skit report results/reference/papers --format md
 	$(BIN)/skit report results/reference/field --format md,csv,svg
 	$(BIN)/python scripts/live_reference.py --pages
+	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
+	$(BIN)/python scripts/long_acceptance.py $(PAIR)-long --target $(PAIR) --out $(PAIR_REPORTS)/long.md
 	$(BIN)/python scripts/written_pages.py
 
 # Servers behind links, and the simulator beside a server: about an hour on two cores without other work.
@@ -273,6 +275,14 @@ reference-live: $(INSTALLED)
 	$(BIN)/skit fetch smollm2
 	$(BIN)/skit fetch $(PAIR)
 	$(BIN)/python scripts/live_reference.py
+
+# Two servers of llama.cpp in turns, plain and speculating: ten minutes, with the package xllamacpp.
+reference-ab: $(INSTALLED)
+	$(BIN)/skit fetch smollm2
+	$(BIN)/skit fetch $(PAIR)
+	rm -rf results/reference/ab/plots results/reference/ab/$(PAIR)
+	$(BIN)/python scripts/ab_reference.py
+	$(BIN)/python scripts/written_pages.py
 
 # What the models have to decode, in the time of a deployment.
 reference-pair-decoded: $(INSTALLED)

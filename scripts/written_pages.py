@@ -6,8 +6,9 @@ ratio of two, and `{schedulers[series=edf;devices=70;class=all;violation_rate]:.
 was kept. So no number is copied by hand, and a test finds a page that is older than its files.
 """
 
+import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,13 +52,20 @@ class Figures:
 
 @dataclass(frozen=True)
 class Rows:
-    """The cells of the main table of a result that was kept: conditions on a row, and a column."""
+    """The cells of a table: conditions on a row, and a column; or the ratio of two cells."""
 
-    folder: Path
+    of: Sequence[CsvRow]
 
-    @cached_property
-    def _rows(self) -> list[CsvRow]:
-        return next(list(rows) for rows in api.load(self.folder).tables.values())
+    @classmethod
+    def kept(cls, folder: Path) -> "Rows":
+        """Return the main table of a result that was kept."""
+        return cls(next(iter(api.load(folder).tables.values())))
+
+    @classmethod
+    def in_file(cls, path: Path) -> "Rows":
+        """Return the table in a CSV file."""
+        with path.open(encoding="utf-8", newline="") as file:
+            return cls([{k: _cell(v) for k, v in row.items()} for row in csv.DictReader(file)])
 
     def __getitem__(self, name: str) -> CsvCell:
         if RATIO in name:
@@ -68,12 +76,17 @@ class Rows:
         *conditions, column = name.split(STEP)
         asked = dict(condition.split(IS, 1) for condition in conditions)
         found = [
-            row
-            for row in self._rows
-            if all(_text(row[key]) == value for key, value in asked.items())
+            row for row in self.of if all(_text(row[key]) == value for key, value in asked.items())
         ]
-        assert len(found) == 1, f"{len(found)} rows of {self.folder} are {name}"
+        assert len(found) == 1, f"{len(found)} rows are {name}"
         return found[0][column]
+
+
+def _cell(text: str) -> CsvCell:
+    try:
+        return float(text)
+    except ValueError:
+        return text or None
 
 
 def _text(cell: CsvCell) -> str:
@@ -94,7 +107,7 @@ class Page:
         return text.format(**self.numbers)
 
 
-PEERS = REFERENCE / "peers"
+PEERS, H100 = REFERENCE / "peers", REFERENCE / "gpu-h100"
 PAGES = [
     Page(
         REFERENCE / "README.md",
@@ -104,8 +117,8 @@ PAGES = [
                 name: Figures(REFERENCE / name / f"{name}.json")
                 for name in ("serving_log", "steps", "step_times")
             },
-            "schedulers": Rows(REFERENCE / "schedulers"),
-            "held_out": Rows(REFERENCE / "schedulers-held-out"),
+            "schedulers": Rows.kept(REFERENCE / "schedulers"),
+            "held_out": Rows.kept(REFERENCE / "schedulers-held-out"),
             "pair": section(),
         },
     ),
@@ -113,6 +126,11 @@ PAGES = [
         PEERS / "README.md",
         TEXTS / "peers.md",
         {path.stem: Figures(path) for path in sorted(PEERS.glob("*.json"))},
+    ),
+    Page(
+        H100 / "README.md",
+        TEXTS / "gpu-h100.md",
+        {path.stem: Rows.in_file(path) for path in sorted(H100.glob("*.csv"))},
     ),
 ]
 
