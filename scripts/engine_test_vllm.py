@@ -110,13 +110,13 @@ class Subject:
                     records[name].finish(tokens, reason, perf_counter())
         return [records[request.id] for request in requests]
 
-    def warm_up(self, request: Request) -> None:
-        """Decode a request that does not count."""
+    def warm_up(self, requests: Sequence[Request]) -> None:
+        """Decode requests that do not count, together."""
         drafter = self.drafts.drafter if self.drafts else None
         out, records = (drafter.recorder.out, drafter.recorder) if drafter else (None, None)
         if records:
             records.out = None
-        self.decode([request], 16)
+        self.decode(requests, 16)
         if drafter and records:
             drafter.speculator.close()
             records.out = out
@@ -168,7 +168,7 @@ def load_requests(options: argparse.Namespace, count: int) -> list[Request]:
 
 
 def run(options: argparse.Namespace) -> list[Subject]:
-    """Decode all prompts with all drafters; the first request warms up, half of the others go one by one."""
+    """Decode all prompts with all drafters, half of them one by one, after as many others that warm up both ways."""
     own = options.own.split(",")
     subjects = [
         make_subject(name, options, OWN[name]) for name in OWN if name in own and name != "ngram"
@@ -178,9 +178,12 @@ def run(options: argparse.Namespace) -> list[Subject]:
         "ngram" in own
     ):  # the last one: once its numba is imported, vLLM fails to make another engine in this process
         subjects.append(make_subject("ngram", options, OWN["ngram"]))
-    first, *requests = load_requests(options, 1 + 2 * options.limit)
+    requests = load_requests(options, 3 * options.limit)
+    others, requests = requests[: options.limit], requests[options.limit :]
     for subject in subjects:
-        subject.warm_up(first)
+        for request in others:
+            subject.warm_up([request])
+        subject.warm_up(others)
     for number, request in enumerate(requests[: options.limit]):
         turn = number % len(subjects)
         for subject in [*subjects[turn:], *subjects[:turn]]:

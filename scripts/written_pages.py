@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from pair_section import section
 
@@ -57,9 +57,10 @@ class Rows:
     of: Sequence[CsvRow]
 
     @classmethod
-    def kept(cls, folder: Path) -> "Rows":
-        """Return the main table of a result that was kept."""
-        return cls(next(iter(api.load(folder).tables.values())))
+    def kept(cls, folder: Path, table: str = "") -> "Rows":
+        """Return a table of a result that was kept, by default the main one."""
+        tables = api.load(folder).tables
+        return cls(tables[table] if table else next(iter(tables.values())))
 
     @classmethod
     def in_file(cls, path: Path) -> "Rows":
@@ -91,6 +92,27 @@ def _cell(text: str) -> CsvCell:
 
 def _text(cell: CsvCell) -> str:
     return f"{cell:g}" if isinstance(cell, float) else str(cell)
+
+
+@dataclass(frozen=True)
+class Servers:
+    """What `skit ab` found, by `LOAD;FIGURE`: a ratio with its interval and verdict, or `identical` outputs."""
+
+    folder: Path
+
+    @cached_property
+    def _loads(self) -> Mapping[str, Any]:
+        return {load.load: load for load in api.load(self.folder).result.loads}
+
+    def __getitem__(self, name: str) -> str:
+        load, _, figure = name.partition(STEP)
+        found = self._loads[load]
+        if figure == "identical":
+            both = found.outputs.both
+            return f"{both.identical} of {both.compared}"
+        ratio = next(one for one in found.comparisons if one.figure == figure)
+        low, high = ratio.interval
+        return f"{ratio.ratio:.2f} ({low:.2f} to {high:.2f}), {ratio.verdict}"
 
 
 @dataclass(frozen=True)
