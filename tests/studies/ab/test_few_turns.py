@@ -114,8 +114,10 @@ def test_one_server_under_two_names_and_servers_that_draft_nothing_are_told(tmp_
     prompts = prompts_of(tmp_path, 3)
     with streaming_server(slow_s=0.05) as (first, _), streaming_server(slow_s=0.05) as (second, _):
         port = first.partition(":")[2]
-        same = ab(f"plain=vllm://{first}", f"spec=vllm://localhost:{port}", prompts)
-        others = ab(f"plain=vllm://{first}", f"spec=vllm://{second}", prompts)
+        plain = f"plain=vllm://{first}"
+        once = ("--repeats", 1, "--warm-up", 0)
+        same = ab(plain, f"spec=vllm://localhost:{port}", prompts, *once)
+        others = ab(plain, f"spec=vllm://{second}", prompts, *once)
     assert "ONE SERVER: plain and spec lead to the same address" in " ".join(same.stdout.split())
     said = " ".join(others.stdout.split())
     assert "ONE SERVER" not in said
