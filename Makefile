@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reference-field reproduce wheel policy-page docs docs-test clean
+.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-live reference-ab reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reference-field reproduce wheel policy-page docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -254,15 +254,35 @@ reference-pair-replayed: $(INSTALLED)
 	$(BIN)/python scripts/fastest_by_task.py $(PAIR) --deployment wan --rtts 0,0.01,0.02,0.04,0.08,0.16,0.3 $(BY_TASK) \
 		--out $(PAIR_REPORTS)/tasks
 	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
-	$(BIN)/python scripts/pair_page.py
+	$(BIN)/python scripts/written_pages.py
 
 # The pages of all results that are kept beside them, without a model or a measurement: what a change of wording takes.
 pages: $(INSTALLED)
-	for result in $$(find results/reference -name result.json.xz -o -name summary.json.xz); do \
+	$(BIN)/python scripts/batches_and_speculation.py --out results/reference/batches
+	for result in $$(find results/reference -name result.json.xz -o -name summary.json.xz -o -name ab.json.xz); do \
 		$(BIN)/skit report $$(dirname $$result) --format md,csv,svg || exit 1; \
 	done
 	$(BIN)/skit report results/reference/papers --format md
 	$(BIN)/skit report results/reference/field --format md,csv,svg
+	$(BIN)/python scripts/live_reference.py --pages
+	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
+	$(BIN)/python scripts/long_acceptance.py $(PAIR)-long --target $(PAIR) --out $(PAIR_REPORTS)/long.md
+	$(BIN)/python scripts/written_pages.py
+
+# Servers behind links, and the simulator beside a server: about an hour on two cores without other work.
+reference-live: $(INSTALLED)
+	rm -rf build/reference/live results/reference/live
+	$(BIN)/skit fetch smollm2
+	$(BIN)/skit fetch $(PAIR)
+	$(BIN)/python scripts/live_reference.py
+
+# Two servers of llama.cpp in turns, plain and speculating: ten minutes, with the package xllamacpp.
+reference-ab: $(INSTALLED)
+	$(BIN)/skit fetch smollm2
+	$(BIN)/skit fetch $(PAIR)
+	rm -rf results/reference/ab/plots results/reference/ab/$(PAIR)
+	$(BIN)/python scripts/ab_reference.py
+	$(BIN)/python scripts/written_pages.py
 
 # What the models have to decode, in the time of a deployment.
 reference-pair-decoded: $(INSTALLED)
@@ -282,7 +302,7 @@ reference-pair-decoded: $(INSTALLED)
 		--deployment specedge --out $(PAIR_TRACE)/reports/retrieval
 	$(BIN)/skit bench $(DECODED) $(EARLY_EXIT) --deployment local --out $(PAIR_TRACE)/reports/early-exit
 	for report in sampled pipeline hybrids typical fly tokenizers quantised retrieval early-exit; do $(KEEP_REPORT) || exit 1; done
-	$(BIN)/python scripts/pair_page.py
+	$(BIN)/python scripts/written_pages.py
 
 # The rows of the kit's own policies on suite v1, one file each: about twenty minutes on two cores.
 SUITE := specbench_kit/studies/suite/v1/results

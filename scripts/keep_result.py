@@ -37,10 +37,15 @@ def main() -> None:
     )
     arguments.add_argument("folder", type=Path, help="folder of the committed page")
     options = arguments.parse_args()
-    for study in studies_in(options.report):
+    keep(options.report, options.folder)
+
+
+def keep(report: Path, folder: Path) -> None:
+    """Keep every result in the folder that a command wrote, in that of a committed page."""
+    for study in studies_in(report):
         if not study.kind.joint:
-            write_text(options.folder / RUN, to_json(rounded(read(options.report / RUN))))
-        pack(options.report / study.kind.summary, options.folder)
+            write_text(folder / RUN, to_json(rounded(read(report / RUN))))
+        pack(report / study.kind.summary, folder)
 
 
 def read(path: Path) -> Any:

@@ -1,27 +1,34 @@
-"""Produce results/reference/live: python scripts/live_reference.py [--only PART] [--out FOLDER].
+"""Produce results/reference/live: python scripts/live_reference.py [--only PART] [--pages] [--out FOLDER].
 
 Server and load run on one core each. Validation: a profile of the server over the network, then four schedulers below,
 at and above the knee, each compared with the simulator. Links: every round-based method over emulated links of 0, 20
 and 80 ms, compared with a modelled deployment of the same figures, in time and in speedup. Both are over the same
 baseline: the target decodes at the server, and its tokens are streamed. Ahead: the same for methods that draft while
 they wait, over 20 and 80 ms, in results/reference/live/ahead. Pair: the same for methods on the known pair,
-over 20, 40 and 80 ms, in results/reference/live/pair. Measurements stay in build/reference/live.
+over 20, 40 and 80 ms, in results/reference/live/pair. Measurements stay in build/reference/live, their results are
+kept beside the pages, and `--pages` writes the pages again from these alone.
 """
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from keep_result import keep
+
+from specbench_kit import api
+from specbench_kit.core.plain_text import CsvCell, CsvRow
+from specbench_kit.metrics.result_file import COMPRESSED
 from specbench_kit.profilers import loading
-from specbench_kit.studies.load.report import SIMULATED
+from specbench_kit.reports.study import read
+from specbench_kit.studies.load.kind import VALIDATION
+from specbench_kit.studies.load.report import SIMULATED, Deviation
 
 SKIT = [sys.executable, "-c", "from specbench_kit.cli.main import main; main()"]
 BUILD = Path("build/reference/live")
@@ -206,33 +213,27 @@ def drafter_profile(name: str, budget_s: int, *target: object) -> None:
 
 
 def validation(out: Path) -> None:
-    """Measure every scheduler at every load, and write a table for each of the two simulations."""
+    """Measure every scheduler at every load, beside two simulations."""
     devices, slo = _scenario(profile(SCHEDULERS[0], *TOY))
-    folder, rows = _made(out / "validation"), dict.fromkeys(SIMULATED, "")
     for scheduler in SCHEDULERS:
-        run = _loaded(scheduler, devices, slo)
+        run, folder = _loaded(scheduler, devices, slo), out / scheduler
         skit("validate", run)
-        picture = run / "plots" / "simulation_errors.svg"
-        shutil.copyfile(picture, _made(folder / "plots") / f"{scheduler}.svg")
-        page = (
-            (run / "validation.md")
-            .read_text()
-            .replace("plots/simulation_errors.png", f"plots/{scheduler}.svg")
-        )
-        (folder / f"{scheduler}.md").write_text(page)
-        machine = json.loads((run / "run.json").read_text())["machine"]
-        for row, block in zip(
-            json.loads((run / "validation.json").read_text())["rows"], machine, strict=True
-        ):
+        keep(run, folder)
+        skit("report", folder, "--format", "md,svg")
+
+
+def validation_page(out: Path) -> None:
+    """Write a table of all schedulers for each of the two simulations."""
+    rows = dict.fromkeys(SIMULATED, "")
+    for scheduler in SCHEDULERS:
+        study = read(VALIDATION, out / scheduler)
+        asked = study.run.config.slo
+        slo = asked if isinstance(asked, str) else ", ".join(asked)
+        for row, block in zip(study.result.rows, study.run.machine, strict=True):
             for name in SIMULATED:
-                apart = row[f"{name}_apart"]
-                cells = [
-                    scheduler,
-                    str(row["devices"]),
-                    *map(_shown, apart.values()),
-                    f"{block['steal']:.1%}",
-                ]
-                rows[name] += f"| {' | '.join(cells)} |\n"
+                apart = getattr(row, f"{name}_apart")
+                cells = [scheduler, str(row.devices), *map(_shown, apart.values())]
+                rows[name] += f"| {' | '.join([*cells, f'{block.steal:.1%}'])} |\n"
     head = f"| scheduler | devices | {' | '.join(apart)} | withheld |\n|{' --- |' * (len(apart) + 3)}\n"
     promised = f"Promised: {slo.removesuffix('/s')} tokens/s"
     text = f"{TITLE}\n\n{promised}; `fixed-k:k={DRAFTED}`; a drafted token takes {1000 * DRAFT_S:g} ms.\n"
@@ -240,7 +241,7 @@ def validation(out: Path) -> None:
         f"\n## {words[0].upper()}{words[1:]}\n\n{head}{rows[name]}"
         for name, words in SIMULATED.items()
     ]
-    (folder / "README.md").write_text("".join([text, *tables]))
+    (out / "README.md").write_text("".join([text, *tables]))
 
 
 def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
@@ -309,45 +310,56 @@ def links(out: Path, of: Links) -> None:
                 ("measured", ("--server", address, *link)),
                 ("modelled", ("--deployment", file)),
             ):
-                runs = build / kind / name
-                if not (out / kind / name).exists():
+                runs, kept = build / kind / name, out / kind / name
+                if not (kept / COMPRESSED).exists():
                     shutil.rmtree(runs, ignore_errors=True)
                     skit("bench", *where, *of.model, *named, *asked, "--out", runs)
-                    skit("report", runs, "--format", "md,csv,svg", "--out", out / kind / name)
-    _compared(out, of)
+                    (joint,) = runs.glob("*-bench-*")
+                    keep(joint, kept)
+                    skit("report", kept, "--format", "md,csv,svg")
 
 
-def _compared(out: Path, of: Links) -> None:
-    """Write a table of both, by method and round trip."""
-    figures: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for path in sorted((BUILD / of.name).glob("m*/*ms/*/summary.json")):
-        kind, name = path.parts[-4:-2]
-        method = json.loads(path.with_name("run.json").read_text())["method"]
-        figures.setdefault((name, method), {})[kind] = json.loads(path.read_text())["overall"]
+def links_page(out: Path, of: Links) -> None:
+    """Write a table of both, by round trip and method."""
     rows = []
-    for (name, method), pair in figures.items():
-        measured, modelled = pair["measured"], pair["modelled"]
-        times = [1e3 * side["tpot"]["mean"] for side in (measured, modelled)]
-        speedups = [side["speedup"] for side in (measured, modelled)]
-        apart = speedups[1] / speedups[0] - 1
-        cells = [
-            name,
-            method,
-            *(f"{time:.2f}" for time in times),
-            f"{100 * (times[1] / times[0] - 1):+.1f}",
-        ]
-        text = f"{100 * apart:+.1f}"
-        cells += [
-            *(f"{speedup:.3f}" for speedup in speedups),
-            text if abs(apart) <= SPEEDUP_APART else f"**{text}**",
-        ]
-        cells += [_speedup_or_dash(side.get("colocated_speedup")) for side in (measured, modelled)]
-        rows.append(f"| {' | '.join(cells)} |")
+    for rtt_s in of.rtt_s:
+        name = f"{1000 * rtt_s:g}ms"
+        by_kind = [_rows(out / kind / name) for kind in ("measured", "modelled")]
+        for method, measured in by_kind[0].items():
+            if measured["speedup"] is not None:
+                cells = [name, method, *_compared(measured, by_kind[1][method])]
+                rows.append(f"| {' | '.join(cells)} |")
     (out / "README.md").write_text(LINKS.format(pair=of.pair) + "\n".join(rows) + "\n")
 
 
-def _speedup_or_dash(speedup: float | None) -> str:
-    return "–" if speedup is None else f"{speedup:.3f}"
+def _rows(folder: Path) -> dict[str, CsvRow]:
+    """Return the row of every method in a result that was kept, over all requests."""
+    return {str(row["spec"]): row for row in api.load(folder).tables["overall"]}
+
+
+def _compared(measured: CsvRow, modelled: CsvRow) -> list[str]:
+    """Return how far a method's modelled time and speedup are from the measured ones, as cells."""
+    pair = (measured, modelled)
+    times = [1e3 * _number(row["tpot_mean_s"]) for row in pair]
+    speedups = [_number(row["speedup"]) for row in pair]
+    apart = speedups[1] / speedups[0] - 1
+    text = f"{100 * apart:+.1f}"
+    return [
+        *(f"{time:.2f}" for time in times),
+        f"{100 * (times[1] / times[0] - 1):+.1f}",
+        *(f"{speedup:.3f}" for speedup in speedups),
+        text if abs(apart) <= SPEEDUP_APART else f"**{text}**",
+        *(_dash_or_speedup(row["colocated_speedup"]) for row in pair),
+    ]
+
+
+def _dash_or_speedup(cell: CsvCell) -> str:
+    return "–" if cell is None else f"{_number(cell):.3f}"
+
+
+def _number(cell: CsvCell) -> float:
+    assert isinstance(cell, float), "a method that was not measured"
+    return cell
 
 
 def _scenario(path: Path) -> tuple[list[int], str]:
@@ -361,11 +373,11 @@ def _scenario(path: Path) -> tuple[list[int], str]:
     return [max(2, round(load * knee)) for load in LOADS], slo
 
 
-def _shown(found: dict[str, Any]) -> str:
-    if found["off"] is None:
+def _shown(found: Deviation) -> str:
+    if found.off is None:
         return "–"
-    text = f"{100 * found['off']:+.1f}"
-    return f"**{text}**" if found["within"] is False else text
+    text = f"{100 * found.off:+.1f}"
+    return f"**{text}**" if found.within is False else text
 
 
 def _pinned(core: str, arguments: Sequence[object]) -> list[str]:
@@ -384,18 +396,35 @@ def _made(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--pages", action="store_true", help="measure nothing")
     parser.add_argument("--out", type=Path, default=Path("results/reference"))
     options = parser.parse_args()
     for name, part in PARTS.items():
         if options.only in (None, name):
-            part(options.out)
+            if not options.pages:
+                part.measure(options.out / part.folder)
+            part.write_page(options.out / part.folder)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Measurements with a page of their own, and the folder of both below that of the reports."""
+
+    folder: str
+    measure: Callable[[Path], None]
+    write_page: Callable[[Path], None]
+
+    @classmethod
+    def of(cls, folder: str, methods: Links) -> "Part":
+        """Return the part that compares methods over links."""
+        return cls(folder, partial(links, of=methods), partial(links_page, of=methods))
 
 
 PARTS = {
-    "validation": lambda out: validation(out / "live"),
-    "links": lambda out: links(out / "live", SMOLLM2),
-    "ahead": lambda out: links(out / "live" / "ahead", AHEAD),
-    "pair": lambda out: links(out / "live" / "pair", KNOWN_PAIR),
+    "validation": Part("live/validation", validation, validation_page),
+    "links": Part.of("live", SMOLLM2),
+    "ahead": Part.of("live/ahead", AHEAD),
+    "pair": Part.of("live/pair", KNOWN_PAIR),
 }
 
 

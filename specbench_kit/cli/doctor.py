@@ -334,6 +334,7 @@ def _check_plug_ins() -> Iterator[Finding]:
     from specbench_kit.decoding.drafting.base import drafters
     from specbench_kit.live.engines.base import dialects, engines
     from specbench_kit.methods.base import methods
+    from specbench_kit.metrics.added import added_metrics
     from specbench_kit.models.executors.base import executors
     from specbench_kit.predictors.base import families
     from specbench_kit.serving.routers.base import routers
@@ -343,6 +344,7 @@ def _check_plug_ins() -> Iterator[Finding]:
         ("methods", methods),
         ("commands", commands),
         ("datasets", datasets),
+        ("metrics", added_metrics),
         ("drafters", drafters),
         ("predictor families", families),
         ("schedulers", schedulers),

@@ -44,10 +44,10 @@ def list_entries(
     kind: Annotated[
         str | None,
         Option(
-            "methods, drafters, datasets, models, traces, golden, executors, predictors, profiles, deployments, "
-            "devices, architectures, software, engine-costs, systems, schedulers, routers, presets, experiments, "
-            "engines, formats or commands; by default the names of all except drafters, executors and engines, which "
-            "take seconds to list.",
+            "methods, drafters, datasets, metrics, models, traces, golden, executors, predictors, profiles, "
+            "deployments, devices, architectures, software, engine-costs, systems, schedulers, routers, presets, "
+            "experiments, engines, formats or commands; by default the names of all except drafters, executors and "
+            "engines, which take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -191,6 +191,17 @@ def _list_datasets() -> list[ListEntry]:
         }
         for name, entry in datasets.all().items()
     ]
+
+
+@lists("metrics")
+def _list_metrics() -> list[ListEntry]:
+    from specbench_kit.metrics.added import added_metrics
+    from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
+
+    named = [(metric.name, metric.definition, metric.unit) for metric in METRICS]
+    named += [(one.name, one.definition, "seconds") for one in DISTRIBUTIONS]
+    named += [(name, kind.definition, kind.unit) for name, kind in added_metrics.all().items()]
+    return [{"name": name, "summary": definition, "unit": unit} for name, definition, unit in named]
 
 
 @lists("models")

@@ -21,13 +21,13 @@ class NewOptions:
     """The kind and name of what is written, and the folder for it."""
 
     kind: Annotated[
-        Literal["method", "command", "card"],
+        Literal["method", "command", "metric", "card"],
         Option(
-            "What to write: method, command, or card (of an architecture or a device).",
+            "What to write: method, command, metric, or card (of an architecture or a device).",
             argument=True,
         ),
     ]
-    name: Annotated[str, Option("Name of the method, command or card.", argument=True)]
+    name: Annotated[str, Option("Name of the method, command, metric or card.", argument=True)]
     like: Annotated[
         str,
         Option(
@@ -239,6 +239,45 @@ def test_no_method_at_all_is_refused() -> None:
         ${kind}Options(runs=(Path(),), most=0)
 '''
 
+METRIC = '''\
+"""$name: how many drafts were right to their end."""
+
+from collections.abc import Sequence
+
+from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.added import AddedMetric
+
+
+class $kind(AddedMetric):
+    """The share of drafts that the target accepted to their end."""
+
+    title = "$name"  # the title of its column
+    definition = "drafts that the target accepted to their end / drafts"
+    unit = "share"  # or number, count, tokens, times, seconds, rate
+    better = "higher"
+
+    def of(self, records: Sequence[RequestRecord]) -> float | None:
+        # A request's `rounds` say what was drafted, submitted, accepted and committed, and what each phase took:
+        # python -m pydoc specbench_kit.decoding.records.RoundRecord
+        drafts = [each for record in records for each in record.rounds if each.submitted]
+        whole = sum(each.accepted == each.submitted for each in drafts)
+        return whole / len(drafts) if drafts else None
+'''
+
+METRIC_TEST = '''\
+"""Tests of $name on the bundled pair, once its package is installed."""
+
+from pathlib import Path
+
+import specbench_kit.api as skit
+
+
+def test_$module(tmp_path: Path) -> None:
+    options = {"target": "bundled", "limit": 2, "max_new_tokens": 12, "out": tmp_path, "deployment": "wan"}
+    table = skit.bench(["fixed-k:k=1", "fixed-k:k=4"], **options).to_pandas().set_index("spec")
+    assert 0 <= table.loc["fixed-k:k=4", "$name"] <= table.loc["fixed-k:k=1", "$name"] <= 1
+'''
+
 
 @dataclass(frozen=True, slots=True)
 class PackageTemplate:
@@ -266,6 +305,12 @@ def _commands() -> Registry[Any]:
     return commands
 
 
+def _metrics() -> Registry[Any]:
+    from specbench_kit.metrics.added import added_metrics
+
+    return added_metrics
+
+
 TEMPLATES = {
     "method": PackageTemplate(
         _methods,
@@ -282,6 +327,15 @@ TEMPLATES = {
         COMMAND_TEST,
         "COMMAND",
         lambda name: f"skit {name} --help",
+    ),
+    "metric": PackageTemplate(
+        _metrics,
+        METRIC,
+        METRIC_TEST,
+        "$kind",
+        lambda name: (
+            f"skit bench --replay qwen2.5-coder --deployment wan --method fixed-k --columns speedup,{name}"
+        ),
     ),
 }
 """The packages that `skit new` writes, by the kind of part that they bring."""

@@ -143,9 +143,9 @@ def decoding_bar() -> Iterator[Callable[[DecodingProgress], None]]:
 
 
 @contextmanager
-def counting_bar(description: str) -> Iterator[CountCallback]:
-    """Show how many items of one step are finished."""
-    with _Bar(console=Console(stderr=True)) as bar:
+def counting_bar(description: str, *, transient: bool = False) -> Iterator[CountCallback]:
+    """Show how many items of one step are finished; what is transient leaves no trace at its end."""
+    with _Bar(console=Console(stderr=True), transient=transient) as bar:
         task = bar.add_task(description, total=None, visible=False)
         yield lambda done, planned: bar.update(task, completed=done, total=planned, visible=True)
 

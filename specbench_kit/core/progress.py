@@ -8,3 +8,7 @@ total.
 """
 CountCallback = Callable[[int, int], None]
 """Called as `(done, planned)` by work that has only one step."""
+
+
+def untold(done: int, planned: int) -> None:
+    """Report nothing."""

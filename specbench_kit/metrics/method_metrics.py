@@ -17,6 +17,7 @@ from specbench_kit.metrics.acceptance import (
     pooled,
     ratio_intervals,
 )
+from specbench_kit.metrics.added_values import values_and_intervals
 from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import idle_shares, per_makespan
 from specbench_kit.metrics.latency import attainment, latency, phases, wasted_time
@@ -96,6 +97,10 @@ class MethodMetrics(BesideBaseline):
         metrics["throughput_request_mean"] = _mean_rate(group.finished)
         colocated = colocation(group.records, baseline, self.units, self.deployment)
         metrics["intervals"] = ratio_intervals(rounds, self.units) | colocated.pop("intervals", {})
+        added, intervals = values_and_intervals(group.finished, self.units)
+        if added:
+            metrics["added"] = added
+            metrics["intervals"] |= intervals
         return metrics | colocated | (_beside(group, baseline) if baseline else {})
 
     def of_run(self) -> Metrics:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Generic, Literal, TypeVar, get_type_hints
 
-from msgspec import Meta, Struct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 Unit = Literal["count", "number", "tokens", "share", "times", "seconds", "rate"]
 """A `rate` is in tokens per second, `tokens` are a mean of them, `times` is a factor, a `share`
@@ -748,9 +748,18 @@ class MetricValues(Struct, kw_only=True):
             "(Student's t on linearised residuals); the speeds of one table hold jointly"
         ),
     ]
+    added: Annotated[
+        dict[str, float | None] | UnsetType,
+        Meta(
+            description="metrics that other packages bring (entry points `specbench_kit.metrics`), by name; left out "
+            "where there are none"
+        ),
+    ] = UNSET
 
     def value(self, name: str) -> float | None:
-        """Return the metric with this name."""
+        """Return the metric with this name, which may be one of another package."""
+        if self.added is not UNSET and name in self.added:
+            return self.added[name]
         value: float | None = getattr(self, name)
         return value
 

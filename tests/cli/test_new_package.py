@@ -66,7 +66,7 @@ def test_names_that_cannot_be_are_refused(package: Path) -> None:
     )
     assert (
         error_line(skit_here("new", "dataset", "x"))
-        == "kind must be method or command or card, not 'dataset'"
+        == "kind must be method or command or metric or card, not 'dataset'"
     )
 
 
@@ -108,19 +108,21 @@ print(runpy.run_path("scripts/docs_pages.py")["_commands"]())
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which pip has installed a package with a command, a method and a dataset."""
     source = tmp_path_factory.mktemp("source")
-    for kind, name in (("command", "fastest"), ("method", "my-rule")):
+    for kind, name in (("command", "fastest"), ("method", "my-rule"), ("metric", "whole-drafts")):
         assert skit_here("new", kind, name, "--out", source).returncode == 0
-    package, other = source / "skit-fastest", source / "skit-my-rule"
+    package = source / "skit-fastest"
     (package / "skit_proverbs.py").write_text(PROVERBS)
-    (other / "skit_my_rule.py").rename(package / "skit_my_rule.py")
     project = (package / "pyproject.toml").read_text()
-    of_method = (other / "pyproject.toml").read_text().partition("[project.entry-points")[2]
-    points = f"[project.entry-points{of_method.partition('[tool')[0]}"
-    points += (
+    points = (
         '[project.entry-points."specbench_kit.datasets"]\nproverbs = "skit_proverbs:Proverbs"\n'
     )
+    for module in ("skit_my_rule", "skit_whole_drafts"):
+        other = source / module.replace("_", "-")
+        (other / f"{module}.py").rename(package / f"{module}.py")
+        own = (other / "pyproject.toml").read_text().partition("[project.entry-points")[2]
+        points += f"[project.entry-points{own.partition('[tool')[0]}"
     project = project.replace("[tool.setuptools]", f"{points}\n[tool.setuptools]")
-    modules = '["skit_fastest", "skit_my_rule", "skit_proverbs"]'
+    modules = '["skit_fastest", "skit_my_rule", "skit_proverbs", "skit_whole_drafts"]'
     (package / "pyproject.toml").write_text(project.replace('["skit_fastest"]', modules))
     folder = tmp_path_factory.mktemp("installed")
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install")
@@ -144,7 +146,13 @@ def test_a_package_of_another_author_is_everywhere_without_an_edit_here(
     for help_text in (shown("fastest", "--help"), shown("help", "fastest")):
         assert "skit fastest results" in help_text
         assert "--most <integer>" in help_text
-    for kind, name in (("commands", "fastest"), ("methods", "my-rule"), ("datasets", "proverbs")):
+    parts = {
+        "commands": "fastest",
+        "methods": "my-rule",
+        "datasets": "proverbs",
+        "metrics": "whole-drafts",
+    }
+    for kind, name in parts.items():
         assert name in {entry["name"] for entry in json.loads(shown("list", kind, "--json"))}
     completion = {"_SKIT_COMPLETE": "complete_bash", "COMP_WORDS": "skit fas", "COMP_CWORD": "1"}
     offered = subprocess.run(
@@ -152,7 +160,7 @@ def test_a_package_of_another_author_is_everywhere_without_an_edit_here(
     )
     assert offered.stdout.split() == ["fastest"]
     found = {row["name"]: row["found"] for row in json.loads(shown("doctor", "--json"))}
-    for kind, name in (("methods", "my-rule"), ("commands", "fastest"), ("datasets", "proverbs")):
+    for kind, name in parts.items():
         assert found[kind].endswith(f" of the kit, and of other packages {name}")
     docs = subprocess.run(
         [sys.executable, "-c", PAGE_OF_COMMANDS],
@@ -167,9 +175,14 @@ def test_a_package_of_another_author_is_everywhere_without_an_edit_here(
     prompts = ("--dataset", "proverbs", "--data-dir", tmp_path, "--max-new-tokens", 6)
     shown("bench", "--method", "my-rule", "--target", "bundled", *prompts, "--out", "runs")
     (report,) = (tmp_path / "runs").rglob("report.md")
-    assert "my-rule" in report.read_text()
-    assert "proverbs" in report.read_text()
-    (method,) = json.loads(shown("fastest", "runs", "--most", 1, "--json"))
-    assert method.startswith("my-rule")
+    page = report.read_text()
+    assert "my-rule" in page
+    assert "proverbs" in page
+    assert "| whole-drafts |" in page
+    assert "drafts that the target accepted to their end / drafts" in page
+    summary = json.loads((report.parent / "summary.json").read_text())
+    assert 0 <= summary["overall"]["added"]["whole-drafts"] <= 1
+    fastest = json.loads(shown("fastest", "runs", "--most", 2, "--json"))
+    assert sum(method.startswith("my-rule") for method in fastest) == 1
     refused = skit("fastest", "runs", "--most", 0, env=env, cwd=tmp_path)
     assert (refused.returncode, refused.stderr) == (2, "error: --most must be at least 1, not 0\n")

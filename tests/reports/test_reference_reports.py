@@ -9,7 +9,7 @@ import pytest
 from documents import ROOT
 
 sys.path.append(str(ROOT / "scripts"))
-pair_page: Any = importlib.import_module("pair_page")
+written_pages: Any = importlib.import_module("written_pages")
 
 REPORTS = sorted(
     path.relative_to(ROOT).as_posix()
@@ -28,11 +28,10 @@ def test_the_reports_are_there() -> None:
     assert len(REPORTS) > 50
 
 
-def test_numbers_on_the_known_pair_are_those_of_its_files() -> None:
-    """The section is older than a report where `python scripts/pair_page.py` was forgotten."""
-    assert pair_page.page() == (ROOT / "results" / "reference" / "README.md").read_text(
-        encoding="utf-8"
-    )
+@pytest.mark.parametrize("page", written_pages.PAGES, ids=lambda page: page.path.parent.name)
+def test_numbers_in_written_pages_are_those_of_their_files(page: Any) -> None:
+    """A page is older than a file where `python scripts/written_pages.py` was forgotten."""
+    assert page.written() == page.path.read_text(encoding="utf-8")
 
 
 TABLES = [name for name in REPORTS if name.endswith("/report.csv")]

@@ -50,7 +50,9 @@ from specbench_kit.reports.sections.columns import (
     COLUMNS,
     SPEEDUP,
     MetricColumn,
+    added_columns,
     all_numbers,
+    columns_by_title,
     estimate_of,
     leading_columns,
     marks_note,
@@ -78,7 +80,8 @@ class Look:
         named.
         """
         if self.columns:
-            return [COLUMNS[title] for title in self.columns]
+            known = columns_by_title()
+            return [known[title] for title in self.columns]
         return leading_columns(leads) if leads else list(COLUMNS.values())
 
 
@@ -102,7 +105,8 @@ def short_names() -> dict[str, str]:
     """Return the titles of columns by their names on the command line: `speedup`,
     `acceptance-length`, `itl-p95`.
     """
-    return {title.partition(" (")[0].lower().replace(" ", "-"): title for title in COLUMNS}
+    titles = columns_by_title()
+    return {title.partition(" (")[0].lower().replace(" ", "-"): title for title in titles}
 
 
 def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> Document:
@@ -210,6 +214,8 @@ def _method_tables(
 ) -> Blocks:
     """Return the table of methods, and the folded rows and other columns to open on a click."""
     first = look.table_columns("comparison")
+    if not look.columns:
+        first += added_columns(rows.values())
     others = (
         [] if look.columns else [column for column in look.table_columns() if column not in first]
     )
@@ -271,7 +277,16 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
         blocks += [Paragraph(f"{title}:"), Table(header, rows)]
     columns = look.table_columns()
     return blocks + [
-        Folded(f"All columns: {part.name}", [method_table(part.rows, columns)]) for part in parts
+        Folded(
+            f"All columns: {part.name}",
+            [
+                method_table(
+                    part.rows,
+                    columns if look.columns else [*columns, *added_columns(part.rows.values())],
+                )
+            ],
+        )
+        for part in parts
     ]
 
 

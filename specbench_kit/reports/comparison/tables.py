@@ -69,6 +69,9 @@ def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Meth
         record[metric.name if names_unit else metric.name + unit] = row.value(metric.name)
     for name in (metric.name for metric in METRICS if metric.traits.bounded):
         record[f"{name}_low"], record[f"{name}_high"] = row.bounds(name) or (None, None)
+    for name, value in {} if row.added is UNSET else row.added.items():
+        record[name] = value
+        record[f"{name}_low"], record[f"{name}_high"] = row.bounds(name) or (None, None)
     record["verdict"] = row.verdict
     for name in (one.name for one in DISTRIBUTIONS):
         record |= {

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import astuple
 
 from specbench_kit.datasets.tool_calls import KINDS
+from specbench_kit.metrics import added
 from specbench_kit.metrics.acceptance import DrafterRounds
 from specbench_kit.metrics.along import PartAcceptance, Place
 from specbench_kit.metrics.latency import PHASES, PROMISE, SCALES
@@ -52,7 +53,12 @@ from specbench_kit.reports.document import (
     with_more_columns,
 )
 from specbench_kit.reports.sections import wording
-from specbench_kit.reports.sections.columns import cells_of, leading_columns, value_with_interval
+from specbench_kit.reports.sections.columns import (
+    added_columns,
+    cells_of,
+    leading_columns,
+    value_with_interval,
+)
 from specbench_kit.reports.writing.formatting import (
     ABSENT,
     count,
@@ -85,7 +91,7 @@ OUTPUT_CHARACTERS = 600
 
 def results(sides: Mapping[str, MetricValues]) -> Blocks:
     """Return the table of the method and its baseline, with seven columns before all others."""
-    columns = leading_columns("run", "run, folded")
+    columns = [*leading_columns("run", "run, folded"), *added_columns(sides.values())]
     rows = [[_name(label), *cells_of(row, columns)] for label, row in sides.items()]
     first = ["method", *(column.title for column in leading_columns("run"))]
     return with_more_columns(Table(("method", *columns), rows), first)
@@ -120,7 +126,10 @@ def latency(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
 
 def categories(summary: RunSummary) -> Blocks:
     """Return the table of the dataset's categories."""
-    columns = leading_columns("categories of a run")
+    columns = [
+        *leading_columns("categories of a run"),
+        *added_columns(summary.categories.values()),
+    ]
     rows = [
         [name, part.finished, part.tokens, *cells_of(part, columns)]
         for name, part in summary.categories.items()
@@ -372,6 +381,7 @@ def definitions() -> Folded:
         {metric.name: metric.definition for metric in METRICS}
         | {one.name: one.definition for one in DISTRIBUTIONS}
         | LISTS
+        | dict(added.definitions())
     )
     return Folded(
         "Definitions", [BulletList([f"{code(name)}: {text}" for name, text in meanings.items()])]

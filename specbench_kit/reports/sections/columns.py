@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import UNSET
 
+from specbench_kit.metrics.added import added_metrics
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import units_for_a_verdict
 from specbench_kit.metrics.verdicts import BY_PROMPT, NO_DIFFERENCE, TOO_FEW
@@ -179,6 +180,38 @@ SPEEDUP = COLUMNS["typical speedup (95%)"]
 IN_ALL = COLUMNS["speedup in all (95%)"]
 
 
+def columns_by_title() -> dict[str, MetricColumn]:
+    """Return every column that a table of methods can have, those of other packages' metrics last,
+    by title.
+    """
+    added = [_added_column(name) for name in added_metrics.all()]
+    others = {column.title: column for column in added if column.title not in COLUMNS}
+    return {**COLUMNS, **others}
+
+
+def added_columns(rows: Iterable[MetricValues]) -> list[MetricColumn]:
+    """Return the columns of the metrics that other packages brought to these rows.
+
+    Where such a package is no longer installed, its metric's name is the title.
+    """
+    names = (name for row in rows if row.added is not UNSET for name in row.added)
+    return [_added_column(name) for name in dict.fromkeys(names)]
+
+
+def _added_column(name: str) -> MetricColumn:
+    kind = added_metrics.all().get(name)
+
+    def cell(row: MetricValues) -> Cell:
+        known = row.added is not UNSET and name in row.added
+        return estimate_of(row, name) if known else ABSENT
+
+    if kind is None:
+        return MetricColumn(name, "number", name, name, better="neither", show=cell)
+    return MetricColumn(
+        kind.title, kind.unit, name, kind.title, kind.definition, kind.better, show=cell
+    )
+
+
 def leading_columns(*tables: TableKind) -> list[MetricColumn]:
     """Return the columns that one of these tables shows at once."""
     return [column for column in COLUMNS.values() if not set(tables).isdisjoint(column.leads)]
@@ -206,6 +239,10 @@ def all_numbers(rows: Mapping[str, MetricValues]) -> Block:
             lines.append(
                 [code(name), *(value_with_interval(name, unit, row) for row in rows.values())]
             )
+    lines += [
+        [code(column.metric), *(column.text(column.cell(row)) for row in rows.values())]
+        for column in added_columns(rows.values())
+    ]
     return Folded("All numbers, with 95% intervals", [Table(("metric", *map(code, rows)), lines)])
 
 

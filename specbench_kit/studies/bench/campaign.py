@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Self
 
 from specbench_kit.core.errors import MethodError
-from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.progress import CountCallback, ProgressCallback, untold
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.processes.stages import KEPT
@@ -103,9 +103,19 @@ class Campaign:
             before += benchmark.planned
         self.bench.require_whole()
 
-    def conclude(self) -> list[Conclusion]:
-        """Write the summaries and reports of every run, whole or partial."""
-        return [conclusion for benchmark in self.benchmarks for conclusion in benchmark.conclude()]
+    def conclude(self, progress: CountCallback = untold) -> list[Conclusion]:
+        """Write the summaries and reports of every run, whole or partial; progress counts runs over
+        all datasets.
+        """
+        planned = sum(len(benchmark.runs) for benchmark in self.benchmarks)
+        conclusions: list[Conclusion] = []
+
+        def report_total(done: int, _: int) -> None:
+            progress(len(conclusions) + done, planned)
+
+        for benchmark in self.benchmarks:
+            conclusions += benchmark.conclude(report_total)
+        return conclusions
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Optional, Protocol
 
 from msgspec import structs, to_builtins
 
+from specbench_kit.core.progress import CountCallback, untold
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
@@ -112,8 +113,10 @@ def conclude(
     read: Callable[[RunDirectory], RunRequests] | None = None,
     answer_judge: AnswerJudge | None = None,
     tool_answers: ToolAnswers | None = None,
+    progress: CountCallback = untold,
 ) -> list[Conclusion]:
-    """Write report and summary of every run, whose requests `read` returns instead of its files.
+    """Write report and summary of every run, whose requests `read` returns instead of its files;
+    progress counts runs.
 
     Reports of several runs are text only, since figures and HTML page belong to the report that
     compares the runs.
@@ -124,7 +127,8 @@ def conclude(
     oracle = next((_throughput(run, read(run).group) for run in oracles), None)
     conclusions = []
     formats = ALL if sum(run.has_begun for run in runs) < 2 else MARKDOWN_ONLY
-    for run, method in zip(runs, methods, strict=True):
+    for done, (run, method) in enumerate(zip(runs, methods, strict=True)):
+        progress(done, len(runs))
         requests = read(run)
         records, baseline = requests.records, requests.baseline
         verdicts = output_judge.judge(run.document, method, records, baseline)

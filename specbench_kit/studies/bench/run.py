@@ -8,6 +8,7 @@ from random import Random
 from msgspec import structs
 
 from specbench_kit.core.errors import MethodError, SkitError
+from specbench_kit.core.progress import CountCallback, untold
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
@@ -198,8 +199,8 @@ class Benchmark:
                 decided={"share": share, "requests": done, "planned": self._requests}, requests=done
             )
 
-    def conclude(self) -> list[Conclusion]:
-        """Write the summaries and reports of every run, whole or partial."""
+    def conclude(self, progress: CountCallback = untold) -> list[Conclusion]:
+        """Write the summaries and reports of every run, whole or partial; progress counts runs."""
         tokenizer = self.bench.pair.tokenizer
         for exports in self.exports.values():
             exports.write(tokenizer)
@@ -214,6 +215,7 @@ class Benchmark:
             tokenizer.decode,
             answer_judge=answers,
             tool_answers=tool_answers(self.dataset.prompts, tokenizer),
+            progress=progress,
         )
         release_locks(runs)
         return conclusions

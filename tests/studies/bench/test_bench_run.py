@@ -351,6 +351,21 @@ def test_many_methods_are_told_that_their_first_answers_outlast_the_minutes(
     assert all("12 methods, 48 answers to decode" in line for line in lines.values())
 
 
+def test_checking_outputs_counts_the_runs_of_all_datasets(tiny: TinyPair, tmp_path: Path) -> None:
+    """Where a large model is asked anew, checking takes minutes in which nothing else is said."""
+    datasets = []
+    for name in ("sums", "more"):
+        file = write_rows(tmp_path / f"{name}.jsonl", *QUESTIONS[:1])
+        datasets.append(load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0))
+    asked = settings(tiny, tmp_path, "fixed-k", "threshold")
+    told: list[tuple[int, int]] = []
+    with Campaign(asked, datasets, lambda *_: None) as campaign:
+        campaign.run(no_report)
+        conclusions = campaign.conclude(lambda *counts: told.append(counts))
+    assert len(conclusions) == 4
+    assert told == [(done, 4) for done in range(4)]
+
+
 def test_a_run_whose_report_could_not_be_written_can_be_resumed(
     tiny: TinyPair, tmp_path: Path
 ) -> None:

@@ -1,10 +1,8 @@
-"""Write the section on the known pair in results/reference/README.md from the files of results/reference/pair.
+"""The section on the known pair in results/reference/README.md, made of the files of results/reference/pair.
 
-    python scripts/pair_page.py
-
-The text is `scripts/pair_page.md`, whose fields in braces name numbers and tables: `{specedge[margin]:.2f}` is a
+The text is `scripts/pages/pair.md`, whose fields in braces name numbers and tables: `{specedge[margin]:.2f}` is a
 speedup of the report `specedge`, `{link-batch-1[adaspec,300]}` one of a sweep at 300 ms, and `{tasks[adaspec,code,20]}`
-one by task. So no number is copied by hand, and a test finds a page that is older than its files.
+one by task. `written_pages.py` writes the page.
 """
 
 import csv
@@ -25,8 +23,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "results" / "reference"
 PAIR = REFERENCE / "pair"
 PREDICTOR = ROOT / "specbench_kit" / "predictors" / "bundled" / "qwen2.5-coder" / "predictor.json"
-TEXT = Path(__file__).with_suffix(".md")
-BEGIN, END = "<!-- scripts/pair_page.py: begin -->\n", "<!-- scripts/pair_page.py: end -->\n"
+TEXT = Path(__file__).parent / "pages" / "pair.md"
 
 CLOCKS = ("wan", "specedge", "wisp-roofline")
 SIZES = (1, 2, 4, 8, 16, 32)
@@ -537,19 +534,6 @@ def fields() -> dict[str, Any]:
     }
 
 
-def page() -> str:
-    """Return the reference page with the section as the files have it now."""
-    text = (REFERENCE / "README.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + TEXT.read_text(encoding="utf-8").format_map(fields()) + END + after
-
-
-def main() -> None:
-    """Write the page."""
-    text = page()
-    (REFERENCE / "README.md").write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def section() -> str:
+    """Return the section as the files have it now."""
+    return TEXT.read_text(encoding="utf-8").format_map(fields())
