@@ -105,6 +105,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder of one test alone, which is empty at first."""
+    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     from tiny_models import AS_NATIVE, disturbed, tiny_llama

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import error_line, skit_here, write_rows
+from command_line import error_line, skit_here, write_prompts
 from streaming_server import streaming_server
 from study_pages import assert_made_again
 
@@ -71,11 +71,8 @@ def test_too_few_prompts_name_how_many_are_enough() -> None:
 
 
 def prompts_of(folder: Path, count: int) -> Path:
-    rows = (
-        {"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False}
-        for number in range(count)
-    )
-    return write_rows(folder / "prompts.jsonl", *rows)
+    prompts = (f"prompt number {number}" for number in range(count))
+    return write_prompts(folder / "prompts.jsonl", prompts)
 
 
 def ab(
