@@ -27,8 +27,15 @@ from specbench_kit.decoding.session import Request
 from specbench_kit.engines import vllm as face
 from specbench_kit.engines.drafter import request_id
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.run_summary import RequestCounts, typed_summary
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.studies.bench.conclusion import (
+    MARKDOWN_ONLY,
+    Conclusion,
+    RequestReader,
+    write_report,
+)
 from specbench_kit.studies.bench.judges import ServedOutputJudge
 from specbench_kit.studies.conversations import Conversation
 from specbench_kit.studies.interchange.base import UNKNOWN
@@ -236,18 +243,18 @@ def write_run(subject: Subject, plain: Subject, options: argparse.Namespace) -> 
         directory.append(record)
     for record in in_turn(plain.records):
         directory.append_baseline(record)
-    records, baseline = directory.records(), directory.baseline_records()
-    finished = {"planned": len(records), "finished": len(records), "failed": 0}
-    directory.write_summary(
-        {
-            "method": directory.run["method"],
-            "partial": False,
-            "requests": finished,
-            "overlaps": False,
-        }
-        | summarise_run(records, baseline, None)
-        | ServedOutputJudge(bitwise=False).judge(directory.run, method, records, baseline)
+    requests = RequestReader()(directory)
+    count = len(requests.records)
+    judge = ServedOutputJudge(bitwise=False)
+    verdicts = judge.judge(directory.document, method, requests.records, requests.baseline)
+    summary = typed_summary(
+        summarise_run(requests.group, requests.plain, None),
+        method=str(directory.document.method),
+        requests=RequestCounts(count, count, 0),
     )
+    conclusion = Conclusion(directory, replace(summary, lossless=verdicts.lossless), requests)
+    write_report(conclusion, MARKDOWN_ONLY)
+    directory.write_summary(conclusion.summary)
 
 
 def in_turn(records: Sequence[RequestRecord]) -> Iterator[RequestRecord]:

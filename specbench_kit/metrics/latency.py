@@ -10,7 +10,7 @@ import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.rounds import Array, Metrics, RequestGroup, RoundColumns, finite_or_none
-from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.metrics.statistics import Interval, interval_of_estimate, ratio_of_sums
 
 PHASES = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
 
@@ -69,6 +69,22 @@ def distribution(values: Sequence[float] | Array) -> Metrics:
         return dict.fromkeys(("mean", "p50", "p95", "p99"))
     p50, p95, p99 = np.percentile(values, [50, 95, 99])
     return {"mean": float(np.mean(values)), "p50": float(p50), "p95": float(p95), "p99": float(p99)}
+
+
+STRETCHES = 10
+"""Stretches of a run, whose spread says how far its 99th percentile is to be trusted."""
+
+
+def p99(values: Array, stretches: Array) -> tuple[float, Interval | None]:
+    """Return the 99th percentile of values, with its 95% interval over the stretches of the run
+    that they are in, from 0 to `STRETCHES` - 1; None if there are too few.
+    """
+    value = float(np.percentile(values, 99))
+    weights = np.bincount(stretches, minlength=STRETCHES).astype(np.float64)
+    # Where one stretch holds all values, nothing is left without it.
+    left = [values[stretches != stretch] for stretch in range(STRETCHES)]
+    without = np.array([np.percentile(rest, 99) if len(rest) else np.nan for rest in left])
+    return value, interval_of_estimate(value, without, weights)
 
 
 def phases(rounds: RoundColumns) -> Metrics:

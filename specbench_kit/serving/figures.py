@@ -43,6 +43,11 @@ class Interval(Struct, frozen=True):
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
+def is_higher(higher: Interval, lower: Interval) -> bool:
+    """Return whether the intervals show a difference."""
+    return higher.low is not None and lower.high is not None and higher.low > lower.high
+
+
 class ResponseLatencies(Struct, Generic[N], kw_only=True):
     """What the users of one group of devices wait for, in seconds."""
 

@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import structs
 
+from specbench_kit.metrics.latency import STRETCHES, p99
 from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.serving.arrays import Floats, Integers, Mask
 from specbench_kit.serving.figures import (
     ClassFigures,
     Figures,
     GroupFigures,
+    Interval,
     MissCauses,
     Real,
     ResponseLatencies,
@@ -210,6 +212,29 @@ def _with_gaps(scenario: Scenario, result: SimulationResult) -> Table:
     gap_s = np.full(len(order), np.nan)
     gap_s[order[1:][same]] = arrived_s[order[1:][same]] - arrived_s[order[:-1][same]]
     return {**rounds, "gap_s": gap_s}
+
+
+def tail_of_gaps(scenario: Scenario, result: SimulationResult) -> dict[str, Interval]:
+    """Return the 99th percentile of the time between tokens in seconds, with its 95% interval: of
+    all devices and, if there are several, of each class.
+
+    A unit is a stretch of the measured time, since gaps of one moment share their batches. Groups without gaps are left
+    out.
+    """
+    table = rows_after(_with_gaps(scenario, result), "arrived_s", scenario.warmup_s)
+    known = np.isfinite(table["gap_s"])
+    tokens = np.maximum(1, table["committed"][known].astype(np.int64))
+    gaps_s = np.repeat(table["gap_s"][known] / tokens, tokens)
+    part = (table["answered_s"][known] - scenario.warmup_s) / (result.end_s - scenario.warmup_s)
+    stretches = np.repeat((STRETCHES * part).astype(np.int64).clip(0, STRETCHES - 1), tokens)
+    slo = np.repeat(table["slo"][known].astype(np.int64), tokens)
+    groups = {"all": np.ones(len(slo), dtype=bool)}
+    if len(scenario.slo.names) > 1:
+        groups |= {name: slo == index for index, name in enumerate(scenario.slo.names)}
+    tails = {
+        name: p99(gaps_s[group], stretches[group]) for name, group in groups.items() if group.any()
+    }
+    return {name: Interval(value, *(bounds or ())) for name, (value, bounds) in tails.items()}
 
 
 def slo_violations(

@@ -116,6 +116,11 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Loaded, Loade
             new.row["figures"]["overall"]["rounds"] <= new.rounds_after(0.6) < len(new.rounds)
         ),
     ),
+    "--baseline": (
+        (),
+        ("--baseline",),
+        lambda base, new: "plain" not in base.row and new.row["plain"]["answers"]["rounds"] > 0,
+    ),
     "--draft-s": (
         (),
         ("--draft-s", "0.01"),

@@ -11,7 +11,7 @@ from specbench_kit.live.engines.answers import DraftCounts, StreamedAnswer
 from specbench_kit.live.engines.base import dialects
 from specbench_kit.live.engines.client import RequestFailedError, SentRequest
 from specbench_kit.live.engines.counters import change, read_counters, read_positions
-from specbench_kit.studies.ab.figures import _gaps_s
+from specbench_kit.studies.ab.figures import gaps_s
 
 TEN = [f"w{number} " for number in range(10)]
 """Ten tokens, of which one arrives every tenth of a second."""
@@ -45,7 +45,7 @@ def test_more_chunks_than_tokens_end_with_the_last_chunk() -> None:
     assert len(found.bursts) == len("".join(TEN)) > found.tokens
     assert found.bursts[-1].tokens == found.bursts[0].tokens == 1
     # Each of the other nine tokens has a gap, and they fill the time between the first and the last arrival.
-    assert (len(_gaps_s([found])), sum(_gaps_s([found]))) == (9, pytest.approx(0.9))
+    assert (len(gaps_s([found])), sum(gaps_s([found]))) == (9, pytest.approx(0.9))
 
 
 def test_an_answer_of_one_token_in_several_chunks_ends_with_the_last_of_them() -> None:

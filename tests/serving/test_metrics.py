@@ -3,10 +3,17 @@
 import numpy as np
 import pytest
 from nightly import nightly_except
-from scenes import VERIFY, scenario
+from scenes import MIX, VERIFY, scenario
 
 from specbench_kit.deployments.loading import find
-from specbench_kit.serving.metrics import ALL, compute_metrics, latencies_by_class, slo_violations
+from specbench_kit.serving.figures import is_higher
+from specbench_kit.serving.metrics import (
+    ALL,
+    compute_metrics,
+    latencies_by_class,
+    slo_violations,
+    tail_of_gaps,
+)
 from specbench_kit.serving.result import (
     BATCH_COLUMNS,
     RESPONSE_COLUMNS,
@@ -295,3 +302,33 @@ def broken(system: str, slo: str, devices: int) -> float:
     )  # fmt: skip
     rate: float = compute_metrics(scene, simulate(scene)).overall.violation_rate
     return rate
+
+
+def test_the_tail_of_equal_runs_differs_by_no_more_than_its_interval() -> None:
+    runs = []
+    for seed in range(30):
+        scene = scenario(devices=10, slo=MIX, duration_s=25.0, warmup_s=5.0)
+        done = simulate(scene, seed)
+        tails = tail_of_gaps(scene, done)
+        assert tails["all"].mean == pytest.approx(compute_metrics(scene, done).overall.itl_s.p99)
+        runs.append(tails)
+    assert set(runs[0]) == {"all", "1", "2", "3", "4"}
+    tails = [tails["all"] for tails in runs]
+    middle = np.mean([tail.mean for tail in tails])
+    held = sum(tail.low <= middle <= tail.high for tail in tails)
+    assert held >= 26
+    assert not any(
+        is_higher(one, other) or is_higher(other, one)
+        for one, other in zip(tails[:15], tails[15:], strict=True)
+    )
+
+
+def test_a_longer_tail_is_shown() -> None:
+    scenes = [scenario(devices=devices, duration_s=25.0, warmup_s=5.0) for devices in (2, 40)]
+    few, many = (tail_of_gaps(scene, simulate(scene, 1))["all"] for scene in scenes)
+    assert is_higher(many, few)
+
+
+def test_a_run_without_gaps_has_no_tail() -> None:
+    scene = scenario(duration_s=100.0, warmup_s=10.0)
+    assert tail_of_gaps(scene, result([], [], [])) == {}

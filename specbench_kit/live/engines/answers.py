@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from specbench_kit.core.typed_json import Count, Number
 
@@ -58,12 +58,28 @@ class AnswerCall(Struct, frozen=True):
     arguments: str
 
 
+class ThinkingPart(Struct, frozen=True):
+    """The part of an answer in which a reasoning model thinks, before its reply.
+
+    The reply begins with its first character that is no white space, `reply_s` after the request was sent, and
+    everything from there on belongs to it. None stands for what is not known: `tokens` where only chunks are counted,
+    characters where another tool did not record the text, and `reply_s` where it did not record the time. An answer
+    that ended before its reply is `unfinished`.
+    """
+
+    tokens: Count | None = None
+    characters: Count | None = None
+    reply_characters: Count | None = None
+    reply_s: Number | None = None
+    unfinished: bool = False
+
+
 class StreamedAnswer(Struct, frozen=True):
     """An answer from the moment its request was sent.
 
     `token_ids` are None where the server does not name them, `text` where another tool did not record it. `reply` is
     the text without thoughts and calls of tools; it is None where it is the whole text. `calls` are those that the
-    server read as such.
+    server read as such. `thinking` is left out of answers without a thinking part.
     """
 
     text: str | None
@@ -76,6 +92,7 @@ class StreamedAnswer(Struct, frozen=True):
     drafts: DraftCounts | None = None
     reply: str | None = None
     calls: list[AnswerCall] = []
+    thinking: ThinkingPart | UnsetType = UNSET
 
     @property
     def tokens(self) -> int:

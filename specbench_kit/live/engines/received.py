@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from msgspec import UNSET
+
 from specbench_kit.live.engines.answers import (
     AnswerCall,
     Burst,
@@ -13,6 +15,12 @@ from specbench_kit.live.engines.answers import (
     divided,
 )
 from specbench_kit.live.engines.base import StreamEvent
+from specbench_kit.live.engines.thinking import (
+    TextPart,
+    end_of_tags,
+    end_of_thinking,
+    thinking_part,
+)
 
 TOGETHER_S = 5e-4
 """Events that arrive within this time of each other are one burst: a server may send the tokens of
@@ -25,11 +33,15 @@ TokenCounter = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """The new text of an event, the number of its new tokens if known, and when it arrived."""
+    """The new text of an event, the number of its new tokens if known, and when it arrived.
+
+    The text begins with the model's thoughts.
+    """
 
     at_s: float
     text: str
     tokens: int | None
+    thoughts: str = ""
 
 
 @dataclass
@@ -67,7 +79,12 @@ class ReceivedStream:
         tokens, counted_by = self._new_tokens(event, brings)
         if brings:
             self._arrivals.append(
-                _Arrival(at_s, text, None if tokens is None else tokens + self._unseen)
+                _Arrival(
+                    at_s,
+                    text,
+                    None if tokens is None else tokens + self._unseen,
+                    event.reasoning,
+                )
             )
             self._unseen = 0
             self._counted_by = counted_by
@@ -151,6 +168,16 @@ class ReceivedStream:
         """
         sizes, counted_by = self._sizes(count_tokens)
         text = f"{self._reasoning}{self._reply}{self._other}"
+        parts = [
+            TextPart(
+                arrival.at_s, arrival.thoughts, arrival.text.removeprefix(arrival.thoughts), size
+            )
+            for arrival, size in zip(self._arrivals, sizes, strict=True)
+        ]
+        end = end_of_thinking(parts)
+        reply = self._reply
+        if not self._reasoning.strip() and (tags_end := end_of_tags(reply)) is not None:
+            reply = reply[tags_end:]
         return StreamedAnswer(
             text=text,
             bursts=self._bursts(sizes),
@@ -160,8 +187,11 @@ class ReceivedStream:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             drafts=self._drafts,
-            reply=None if self._reply == text else self._reply,
+            reply=None if reply == text else reply,
             calls=[self._calls[position] for position in sorted(self._calls)],
+            thinking=UNSET
+            if end is None
+            else thinking_part(parts, end, counts_tokens=counted_by != "chunks"),
         )
 
     def _sizes(self, count_tokens: TokenCounter | None) -> tuple[Sequence[int], CountedBy]:

@@ -57,6 +57,8 @@ from specbench_kit.studies.ab.summary import (
     LoadSummary,
     OutputCheck,
 )
+from specbench_kit.studies.ab.tails import tails
+from specbench_kit.studies.ab.thinking import length_unit, reply_start_s
 from specbench_kit.studies.ab.validity import Judge, compare_validity, validity
 
 Ratios = Mapping[tuple[int, int], float]
@@ -290,7 +292,13 @@ def summarise(
             answers = [record for record in own if record.key.server == name]
             counters = [change for change in by_change[load] if change.server == name]
             outcomes.append(judge.outcomes(answers))
-            figures[name] = server_figures(answers, plan.targets, counters, validity(outcomes[-1]))
+            figures[name] = server_figures(
+                answers,
+                plan.targets,
+                counters,
+                validity(outcomes[-1]),
+                length_unit(own),
+            )
         is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
         comparisons = [
             _compared(figure, ratio, limits, outputs, is_doubtful)
@@ -314,6 +322,7 @@ def summarise(
                 outputs,
                 lengths,
                 compare_validity(outcomes[0], outcomes[1], len(by_load)),
+                tails(own, figures),
             )
         )
     failed = sum(record.answer is None for record in records)
@@ -379,10 +388,25 @@ def _ratios(
     steps = sums(lambda answer: max(0, answer.tokens - 1))
     e2e_s = sums(lambda answer: answer.e2e_s)
     ratios["ttft"] = _figure_ratio(ttft_s[:1], ttft_s[1:], rows)
+    if reply := _reply_starts(pairs):
+        ratios["reply"] = _figure_ratio(reply[:1], reply[1:], rows)
     ratios["tpot"] = _figure_ratio([decode_s[0], steps[1]], [decode_s[1], steps[0]], rows)
     ratios["e2e"] = _figure_ratio(e2e_s[:1], e2e_s[1:], rows)
     acceptance = _acceptance(plan.names, records, changes, rows)
     return ratios | ({"acceptance": _FigureRatio(acceptance)} if acceptance else {})
+
+
+def _reply_starts(pairs: Sequence[_Pair]) -> list[dict[Place, float]]:
+    """Return what the times to the first token of the reply add up to in every place, for each
+    server: over the pairs both of whose answers have a thinking part and a reply.
+    """
+    sums: list[defaultdict[Place, float]] = [defaultdict(float), defaultdict(float)]
+    for pair in pairs:
+        first_s, second_s = reply_start_s(pair.first), reply_start_s(pair.second)
+        if first_s is not None and second_s is not None:
+            sums[0][pair.place] += first_s
+            sums[1][pair.place] += second_s
+    return [dict(server) for server in sums] if sums[0] else []
 
 
 def _figure_ratio(

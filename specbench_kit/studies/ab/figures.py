@@ -13,6 +13,7 @@ from specbench_kit.metrics.statistics import ratio_of_sums
 from specbench_kit.metrics.vocabulary import DistributionValues
 from specbench_kit.studies.ab.speculation import speculation
 from specbench_kit.studies.ab.summary import ServerFigures, Validity
+from specbench_kit.studies.ab.thinking import LengthUnit, thinking_figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ def server_figures(
     targets: Targets,
     changes: Sequence[CounterChange],
     validity: Validity | None = None,
+    thinking_unit: LengthUnit = "tokens",
 ) -> ServerFigures:
     """Return the figures over the records of one server under one load."""
     answers = [record.answer for record in records if record.answer is not None]
@@ -77,7 +79,7 @@ def server_figures(
         tokens_per_burst=float(np.mean(bursts)) if bursts else None,
         ttft=_distribution([answer.ttft_s for answer in answers]),
         tpot=_distribution([answer.tpot_s for answer in answers if answer.tpot_s is not None]),
-        itl=_distribution(_gaps_s(answers)),
+        itl=_distribution(gaps_s(answers)),
         e2e=_distribution([answer.e2e_s for answer in answers]),
         goodput=ratio_of_sums(sum(answer.tokens for answer in good), busy_s)
         if targets != NO_TARGETS
@@ -93,6 +95,7 @@ def server_figures(
         late_p99_s=float(np.quantile([record.late_s for record in records], 0.99))
         if records
         else None,
+        thinking=thinking_figures(answers, thinking_unit),
     )
 
 
@@ -100,7 +103,8 @@ def _distribution(values: Sequence[float] | Array) -> DistributionValues:
     return DistributionValues(**distribution(values))
 
 
-def _gaps_s(answers: Sequence[StreamedAnswer]) -> Array:
+def gaps_s(answers: Sequence[StreamedAnswer]) -> Array:
+    """Return the gaps between the tokens of answers; those of a burst share the gap before it."""
     rows = [
         (number, burst.tokens, burst.at_s)
         for number, answer in enumerate(answers)

@@ -7,7 +7,7 @@ from math import ceil, floor, inf, log
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, field
+from msgspec import UNSET, Meta, field
 
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.core.typed_json import Number
@@ -58,6 +58,7 @@ from specbench_kit.studies.ab.summary import (
     OutputCheck,
     ServerFigures,
 )
+from specbench_kit.studies.ab.tails import tail_sentences
 from specbench_kit.studies.ab.validity import LESS_VALID
 
 if TYPE_CHECKING:
@@ -65,7 +66,13 @@ if TYPE_CHECKING:
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "end to end"}
 PERCENTILES = ("p50", "p95", "p99")
-TITLES = {"throughput": "tokens/s", **LATENCIES, "acceptance": "acceptance"}
+TITLES = {
+    "throughput": "tokens/s",
+    "ttft": LATENCIES["ttft"],
+    "reply": "first of reply",
+    **LATENCIES,
+    "acceptance": "acceptance",
+}
 """What figures are called where there is little room."""
 
 
@@ -131,7 +138,7 @@ def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
         Paragraph(f"**{headline(summary)}**"),
         side_by_side(summary),
         *([Note(note)] if (note := pairing_note(summary)) else []),
-        *paragraphs(*what_would_tell(summary)),
+        *paragraphs(*what_would_tell(summary), *tail_sentences(summary)),
         *caution(all_cautions(run, summary)),
     ]
 
@@ -145,10 +152,11 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
         [Paragraph(f"**{headline(summary)}**")],
         caution(all_cautions(run, summary)),
         figures,
-        paragraphs(*what_would_tell(summary)),
+        paragraphs(*what_would_tell(summary), *tail_sentences(summary)),
         [Heading("Which one is faster"), *verdicts(summary), Note(verdict_note(summary))],
         [Heading("Throughput, speculation and outputs"), _load_table(run, summary)],
         [Heading("Latency"), _latency_table(summary)],
+        _thinking(summary),
         _outputs(summary),
         _validity(run, summary),
         _setting(run, summary),
@@ -206,7 +214,7 @@ def side_by_side(summary: AbSummary) -> Table:
         for figure in shown:
             numbers = [own[name][figure] for name in summary.names]
             title = load.load if figure == shown[0] else ""
-            of_median = " P50" if figure in LATENCIES else ""
+            of_median = " P50" if figure in LATENCIES or figure == "reply" else ""
             rows.append(
                 [title, TITLES[figure] + of_median, *numbers, *_ratio_cells(compared.get(figure))]
             )
@@ -224,6 +232,7 @@ def _own_figures(figures: ServerFigures) -> dict[str, str]:
     return {
         "throughput": significant(figures.throughput),
         **latencies,
+        "reply": ABSENT if figures.thinking is UNSET else seconds(figures.thinking.reply.p50),
         "acceptance": significant(length),
     }
 
@@ -335,6 +344,86 @@ def _latency_table(summary: AbSummary) -> Table:
             )
         rows.append([title, code(name), *cells])
     return Table(("load", "server", *titles), rows)
+
+
+def _thinking(summary: AbSummary) -> Blocks:
+    """Return lengths and times of thinking parts and of replies; nothing without thinking parts."""
+    shown = [
+        (title, name, figures.thinking)
+        for _, title, name, figures in _rows(summary)
+        if figures.thinking is not UNSET
+    ]
+    if not shown:
+        return []
+    unit = "characters" if any(own.unit == "characters" for _, _, own in shown) else "tokens"
+    rows: list[list[Cell]] = [
+        [
+            title,
+            code(name),
+            own.answers,
+            own.unfinished or None,
+            own.thinking_length,
+            own.reply_length,
+            " / ".join(seconds(getattr(own.reply, percentile)) for percentile in PERCENTILES),
+            own.thinking_s,
+            own.reply_s,
+            own.thinking_rate,
+            own.reply_rate,
+        ]
+        for title, name, own in shown
+    ]
+    columns = (
+        "load",
+        "server",
+        Column("answers that think", "count"),
+        Column("without a reply", "count"),
+        Column(f"thinking, {unit}", "number"),
+        Column(f"reply, {unit}", "number"),
+        Column("first token of the reply (P50, P95, P99)"),
+        Column("thinking", "seconds"),
+        Column("reply", "seconds"),
+        Column(f"{unit}/s, thinking", "number"),
+        Column(f"{unit}/s, reply", "number"),
+    )
+    counted = (
+        "Lengths are in characters, since a server does not count its tokens."
+        if unit == "characters"
+        else "Tokens that arrive in one chunk with the end of the thoughts are divided by the length of their text, as "
+        "are all of a server that states only their total."
+    )
+    return [
+        Heading("Thinking and reply"),
+        *paragraphs(*(thinking_sentence(load, summary.names) for load in summary.loads)),
+        Table(columns, rows).without_empty_columns(),
+        Note(
+            "Of the answers with a thinking part: mean lengths and times. A reply begins with its first character that "
+            f"is no white space, after the server's fields of thoughts or behind {code('</think>')} in its text; "
+            f"the first token of the reply is timed from when the request was sent. {counted}"
+        ),
+    ]
+
+
+def thinking_sentence(load: LoadSummary, names: Sequence[str]) -> str:
+    """Return how long one waits for the reply under a load; empty without a thinking part."""
+    waits = [
+        f"{seconds(own.reply.p50)} at {code(name)}"
+        for name in names
+        if (own := load.servers[name].thinking) is not UNSET and own.reply.p50 is not None
+    ]
+    if not waits:
+        return ""
+    entry = next((entry for entry in load.comparisons if entry.figure == "reply"), None)
+    compared = ""
+    if entry is not None and entry.typical is not None:
+        bounds = f" ({interval(entry.typical_interval)})" if entry.typical_interval else ""
+        compared = (
+            f"; in a typical turn {code(names[1])} is {times(entry.typical)}{bounds} as fast "
+            f"(verdict: {entry.verdict})"
+        )
+    return (
+        f"Until the first token of the reply, behind the thoughts, the median wait at {load.load} is "
+        f"{' and '.join(waits)}{compared}."
+    )
 
 
 def _outputs(summary: AbSummary) -> list[Block]:

@@ -85,10 +85,13 @@ class Load:
 
     @property
     def figures(self) -> int:
-        """How many figures are compared: throughput is none of them where requests arrive at fixed
-        times.
+        """How many figures are compared of any answers: throughput is none of them where requests
+        arrive at fixed times.
+
+        The time to a reply behind thoughts is one more, of which nothing is known beforehand.
         """
-        return len(TYPICAL) - (self.rate is not None)
+        of_any = [figure for figure in TYPICAL.values() if figure != "reply"]
+        return len(of_any) - (self.rate is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

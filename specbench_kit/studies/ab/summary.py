@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics.condition_terms import ConditionTerms, parse_terms
 from specbench_kit.metrics.vocabulary import DistributionValues, Unit
 from specbench_kit.runs.document import OutputAgreement
+from specbench_kit.serving.figures import Interval
 
-Figure = Literal["throughput", "ttft", "tpot", "e2e", "acceptance"]
+Figure = Literal["throughput", "ttft", "reply", "tpot", "e2e", "acceptance"]
 FIGURES: dict[Figure, str] = {
     "throughput": "throughput",
     "ttft": "time to first token",
+    "reply": "time to first token of the reply",
     "tpot": "time per output token",
     "e2e": "end to end",
     "acceptance": "acceptance length",
@@ -141,6 +143,52 @@ class ValidityComparison(Struct, frozen=True):
     ]
 
 
+class ThinkingFigures(Struct, frozen=True):
+    """The thinking parts and the replies of one server's answers that have a thinking part.
+
+    Lengths are in tokens, or in characters if an answer of either server tells only these. The thinking part lasts from
+    the first token to the first one of the reply, or to the end of an answer without a reply.
+    """
+
+    answers: Annotated[Count, Meta(description="answers with a thinking part")]
+    unfinished: Annotated[
+        Count, Meta(description="answers of them that ended before their reply began")
+    ]
+    unit: Annotated[
+        Literal["tokens", "characters"], Meta(description="what lengths and rates count")
+    ]
+    thinking_length: Annotated[
+        Number | None, Meta(description="mean length of the thinking part; null if not known")
+    ]
+    reply_length: Annotated[
+        Number | None, Meta(description="mean length of the reply; null if not known")
+    ]
+    reply: Annotated[
+        DistributionValues,
+        Meta(description="time to first token of the reply, from when the request was sent"),
+    ]
+    thinking_s: Annotated[
+        Number | None,
+        Meta(description="mean seconds of the thinking part; null if its end is not known"),
+    ]
+    reply_s: Annotated[
+        Number | None,
+        Meta(
+            description="mean seconds from the first token of the reply to the last; null if not known"
+        ),
+    ]
+    thinking_rate: Annotated[
+        Number | None,
+        Meta(description="length of the thinking part per second of it; null if not known"),
+    ]
+    reply_rate: Annotated[
+        Number | None,
+        Meta(
+            description="length of the reply behind its first token per second of it; null if not known"
+        ),
+    ]
+
+
 class ServerFigures(Struct, frozen=True):
     """The figures of one server under one load."""
 
@@ -221,6 +269,12 @@ class ServerFigures(Struct, frozen=True):
     retry_reasons: Annotated[
         dict[str, Count], Meta(description="how often requests were sent again, by reason")
     ] = {}
+    thinking: Annotated[
+        ThinkingFigures | UnsetType,
+        Meta(
+            description="thinking parts and replies; left out where no answer has a thinking part"
+        ),
+    ] = UNSET
 
 
 class Lengths(Struct, frozen=True):
@@ -418,6 +472,13 @@ class LoadSummary(Struct, frozen=True):
             "answered has a JSON schema"
         ),
     ] = None
+    itl_p99: Annotated[
+        dict[str, Interval] | UnsetType,
+        Meta(
+            description="99th percentile of the time between tokens in seconds of each server, by its name, with "
+            "its interval over stretches of turns; left out unless one server drafts and the other does not"
+        ),
+    ] = UNSET
 
 
 class AbSummary(Struct, frozen=True):
@@ -456,6 +517,7 @@ SPEEDUPS: Mapping[str, Figure] = {
     "speedup": "e2e",
     "throughput_speedup": "throughput",
     "ttft_speedup": "ttft",
+    "reply_speedup": "reply",
     "tpot_speedup": "tpot",
     "acceptance_ratio": "acceptance",
 }

@@ -60,6 +60,8 @@ class RecordMetrics(Struct):
     inter_chunk_latency: Quantities | None = None
     output_sequence_length: TokenCount | None = None
     input_sequence_length: TokenCount | None = None
+    reasoning_token_count: TokenCount | None = None
+    time_to_first_output_token: Quantity | None = None
 
     @property
     def first_token(self) -> Quantity | None:

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.vocabulary import DistributionValues, Percentiles
+from specbench_kit.metrics.vocabulary import DistributionValues, Percentiles, Unit
 from specbench_kit.profilers.base import LEAST_SERVED_R2
 from specbench_kit.reports.document import (
     Blocks,
     Cell,
     Column,
     Document,
+    Estimate,
     Figure,
     Heading,
     Note,
@@ -25,6 +26,7 @@ from specbench_kit.reports.document import (
     caution,
     code,
     facts,
+    paragraphs,
     with_more_columns,
 )
 from specbench_kit.reports.sections import machine
@@ -36,7 +38,8 @@ from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, sha
 from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
 from specbench_kit.runs.deployment import DeploymentDescription
 from specbench_kit.runs.document import RunConfig, RunDescription, ServerReference
-from specbench_kit.serving.figures import Figures, Real
+from specbench_kit.serving.figures import Figures, Interval, Real
+from specbench_kit.studies.tail_latency import TailPair, tail_verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,8 +103,8 @@ class AnswerShares(Struct):
     refusals: Annotated[int, Meta(description="answers that asked for the same draft later")]
 
 
-class MeasuredLoad(LoadFigures, kw_only=True):
-    """A load that a server was under."""
+class ServedLoad(LoadFigures, kw_only=True):
+    """A load that a server was under, with speculation or without it."""
 
     slower: Annotated[
         float | None,
@@ -125,6 +128,32 @@ class MeasuredLoad(LoadFigures, kw_only=True):
         Meta(description="median and 99th percentile of the seconds by which drafts left too late"),
     ]
     answers: Annotated[AnswerShares, Meta(description="the server's answers")]
+    itl_p99: Annotated[
+        dict[str, Interval] | UnsetType,
+        Meta(
+            description="99th percentile of the time between tokens in seconds, with its interval over ten "
+            "stretches of the measured time, of all devices ('all') and of each class; left out of loads that "
+            "were not measured with speculation off"
+        ),
+    ] = UNSET
+
+
+class MeasuredLoad(ServedLoad, kw_only=True):
+    """A load that a server was under, and what it did under the same load with speculation off."""
+
+    plain: Annotated[
+        ServedLoad | UnsetType,
+        Meta(
+            description="the same load with speculation off; left out where that was not measured"
+        ),
+    ] = UNSET
+
+    @property
+    def sides(self) -> list[ServedLoad]:
+        """The load as it was measured: with the method and, where that was asked for, without
+        drafts.
+        """
+        return [self, *([] if self.plain is UNSET else [self.plain])]
 
 
 class LoadSummary(Struct):
@@ -149,6 +178,9 @@ class LoadConfig(RunConfig, kw_only=True):
     duration_s: Annotated[float, Meta(description="seconds of each load, warm-up included")]
     warmup_s: Annotated[float, Meta(description="seconds at the start that no figure includes")]
     seed: Annotated[int, Meta(description="seed of the devices' prompts and arrivals")]
+    baseline: Annotated[
+        bool, Meta(description="whether each load was measured with speculation off too")
+    ] = False
 
 
 class LoadedProfile(Struct):
@@ -345,6 +377,13 @@ def deviations(measured: Values, simulated: Values) -> dict[str, Deviation]:
     return result
 
 
+TAIL_COLUMNS: tuple[tuple[str, Unit], ...] = (
+    ("ITL P50", "seconds"),
+    ("P95", "seconds"),
+    ("P99", "seconds"),
+    ("tokens/s", "number"),
+)
+"""Titles and units of the figures of each side."""
 LOAD_COLUMNS = (
     "load",
     "throughput (tokens/s)",
@@ -371,11 +410,86 @@ def load_report(
         run,
         caution(machine.warnings(run), severe=True),
         [Paragraph(f"**{load_headline(run, summary)}**")],
+        paragraphs(*tail_sentences(run, summary)),
         caution(load_cautions(run, summary.rows)),
         [*figures, *with_more_columns(table, LOAD_COLUMNS)],
-        _gaps(summary),
+        _gaps_of_both(run, summary) or _gaps(summary),
         _answers(summary),
     )
+
+
+PLAIN = "plain decoding"
+"""What the load with speculation off is called."""
+
+
+def tail_sentences(run: LoadDescription, summary: LoadSummary) -> list[str]:
+    """Return from which load on speculation makes the longest gaps between tokens longer, for each
+    class; nothing of loads that were not measured with speculation off.
+
+    Loads rise in the requests per second where these vary, and in the devices otherwise.
+    """
+    by_rate = len({row.rate for row in summary.rows}) > 1
+    groups: dict[tuple[int | None, str], list[tuple[float, TailPair]]] = {}
+    for row in summary.rows:
+        for name, drafting, plain in _tails(row):
+            load = f"{row.rate:g} requests/s" if by_rate else f"{count(row.devices)} devices"
+            key = (row.devices if by_rate else None, name)
+            height = float(row.rate or 0.0) if by_rate else float(row.devices)
+            groups.setdefault(key, []).append((height, TailPair(load, drafting, plain)))
+    several = len({devices for devices, _ in groups}) > 1
+    lines = []
+    for (devices, name), pairs in groups.items():
+        of_class = "" if name == "all" else f" of class {slo_in_words(name)}"
+        where = f" with {count(devices)} devices" if several and devices is not None else ""
+        rising = [pair for _, pair in sorted(pairs, key=lambda entry: entry[0])]
+        said = tail_verdict(
+            rising, code(run.config.method), PLAIN, "lower rates" if by_rate else "fewer"
+        )
+        lines.append(f"The P99 of the time between tokens (ITL){of_class}{where}: {said}.")
+    return lines
+
+
+def _tails(row: MeasuredLoad) -> list[tuple[str, Interval, Interval]]:
+    """Return each class that has the 99th percentile with drafts and without, and both."""
+    if row.plain is UNSET or row.itl_p99 is UNSET or row.plain.itl_p99 is UNSET:
+        return []
+    plain = row.plain.itl_p99
+    return [(name, own, plain[name]) for name, own in row.itl_p99.items() if name in plain]
+
+
+def _gaps_of_both(run: LoadDescription, summary: LoadSummary) -> Blocks:
+    """Return the time between tokens with speculation and without it; nothing of loads that were
+    not measured with speculation off.
+    """
+    cells: list[list[Cell]] = []
+    by_class = any(len(_tails(row)) > 1 for row in summary.rows)
+    for row in summary.rows:
+        for name, *tails in _tails(row):
+            own: list[Cell] = [row.name, *([name] if by_class else [])]
+            for side, tail in zip(row.sides, tails, strict=True):
+                group = side.figures.overall if name == "all" else side.figures.classes.get(name)
+                itl_s = group.itl_s if group else None
+                medians = [itl_s.p50, itl_s.p95] if itl_s else [None, None]
+                own += [*medians, Estimate(tail.mean, tail.bounds)]
+                own.append(group.throughput if group else None)
+            cells.append(own)
+    if not cells:
+        return []
+    columns = [
+        Column(f"{side}\n{title}", unit)
+        for side in (run.config.method, PLAIN)
+        for title, unit in TAIL_COLUMNS
+    ]
+    return [
+        Heading("Time between tokens with speculation and without it (measured)"),
+        Table(("load", *(["class"] if by_class else []), *columns), cells),
+        Note(
+            "Both sides have the same server, devices, prompts and arrivals, one after the other; the side that begins "
+            "changes from load to load. With speculation off a device sends a message for each token. The tokens that "
+            "a round brings share the gap before them equally. Intervals (95%) of a P99 are over ten stretches of the "
+            "measured time; a difference is shown where they do not overlap."
+        ),
+    ]
 
 
 def _gaps(summary: LoadSummary) -> Blocks:
@@ -393,8 +507,8 @@ def _gaps(summary: LoadSummary) -> Blocks:
         Heading("Time between tokens (measured)"),
         Table(("load", "class", *columns), cells),
         Note(
-            "The tokens that a round brings share the gap before them equally. `skit simulate` with this method and "
-            "with autoregressive says from which load on speculation hurts the tail."
+            "The tokens that a round brings share the gap before them equally. With --baseline every load is measured "
+            "with speculation off too, which says from which load on speculation hurts the tail."
         ),
     ]
 
@@ -589,20 +703,25 @@ without a word.
 def load_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list[str]:
     """Return what limits the figures of a load, less what the machine's disturbances void."""
     lines = setting_cautions(run)
-    for row in rows:
+    sides = [
+        (row.name if side is row else f"{row.name} with speculation off", side)
+        for row in rows
+        for side in row.sides
+    ]
+    for name, row in sides:
         if row.late_s[1] > LATE_S:
             lines.append(
-                f"LATE DRAFTS at {row.name}: the machine that generates the load was too slow."
+                f"LATE DRAFTS at {name}: the machine that generates the load was too slow."
             )
         answers = row.answers
         if answers.degraded or answers.refusals:
             lines.append(
-                f"OVERLOADED at {row.name}: the server answered {share(answers.degraded or 0.0)} of the rounds "
+                f"OVERLOADED at {name}: the server answered {share(answers.degraded or 0.0)} of the rounds "
                 f"without verifying the draft, and asked {count(answers.refusals)} times to send it again later."
             )
         if answers.differing:
             lines.append(
-                f"OTHER ANSWERS at {row.name}: {share(answers.differing)} of the rounds, in "
+                f"OTHER ANSWERS at {name}: {share(answers.differing)} of the rounds, in "
                 f"{share(answers.left_trace)} of the responses, were not answered as in the trace. Devices followed "
                 "the server, and most drafts behind such an answer are wrong."
             )

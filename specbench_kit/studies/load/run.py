@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from msgspec import structs
+from msgspec import UNSET, structs
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import Written, convert, stated
@@ -40,7 +40,7 @@ from specbench_kit.serving.acceptance_spec import require_same_rounds, trace_sou
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson
 from specbench_kit.serving.events import write_events
-from specbench_kit.serving.metrics import compute_metrics
+from specbench_kit.serving.metrics import compute_metrics, tail_of_gaps
 from specbench_kit.serving.network import answers_leaving
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
@@ -54,6 +54,7 @@ from specbench_kit.studies.load.report import (
     LoadFigures,
     LoadSummary,
     MeasuredLoad,
+    ServedLoad,
 )
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
@@ -66,6 +67,8 @@ NETWORK_TIMES = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
 MEASURED_OVERHEAD = ("wire_s", "verify_cv", *NETWORK_TIMES)
 """Fields of a server profile's fit about what a round takes besides its verification."""
 LONGEST_RAMP_S = 5.0
+BASELINE = "autoregressive"
+"""Method of devices with speculation off: they ask for one token after the other."""
 
 
 def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
@@ -96,6 +99,16 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
     config["method"] = fit_spec(settings.method, trace.header)
     asked = convert(LoadConfig, config)
     scenarios = {point: make_scenario(asked, point, trace, deployment) for point in settings.points}
+    require(
+        not settings.baseline or any(one.source.typical.longest for one in scenarios.values()),
+        f"--baseline has no effect: {config['method']} drafts nothing itself; leave it out",
+    )
+    plain = structs.replace(asked, method=BASELINE)
+    baselines = {
+        point: make_scenario(plain, point, trace, deployment)
+        for point in settings.points
+        if settings.baseline
+    }
     requests = [
         request for request in trace if request.output_ids
     ]  # the source of rounds skips the others as well
@@ -112,16 +125,29 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
     shutil.copyfile(settings.trace, folder / TRACE)
     rows = list[MeasuredLoad]()
     machine = list[MachineReadings]()
-    for done, (point, scenario) in enumerate(scenarios.items()):
-        progress(str(point), done, len(scenarios))
-        row, readings = _run_load(scenario, point, settings, connection, requests, overhead, folder)
-        rows.append(row)
-        machine.append(readings)
-        # A new stream drops the answers to the rounds that were in flight at the end of this load.
-        connection.reconnect()
-    progress("done", len(scenarios), len(scenarios))
+    of_all = len(scenarios) + len(baselines)
+    done = 0
+    for number, (point, scenario) in enumerate(scenarios.items()):
+        sides = [scenario, *([baselines[point]] if point in baselines else [])]
+        served = {}
+        # The side that begins changes, so that neither always meets the server warmer or later.
+        for side in reversed(sides) if number % 2 else sides:
+            progress(str(point), done, of_all)
+            served[side is scenario], readings = _run_load(
+                side, point, settings, connection, requests, overhead, folder
+            )
+            machine.append(readings)
+            # A new stream drops the answers to the rounds that were in flight at the end of this
+            # load.
+            connection.reconnect()
+            done += 1
+        plain_side = served.get(False, UNSET)
+        rows.append(MeasuredLoad(**structs.asdict(served[True]), plain=plain_side))
+    progress("done", of_all, of_all)
     connection.close()
-    summary = LoadSummary(rows, [row.devices for row in rows if row.late_s[1] > LATE_S])
+    summary = LoadSummary(
+        rows, [row.devices for row in rows if any(side.late_s[1] > LATE_S for side in row.sides)]
+    )
     run = {**description, "machine": machine}
     return finish(LOAD, folder, run, summary)
 
@@ -134,8 +160,8 @@ def _run_load(
     requests: Sequence[RequestTrace],
     overhead: Mapping[str, float],
     folder: Path,
-) -> tuple[MeasuredLoad, MachineReadings]:
-    """Run one load, and return its row of the summary and the readings of the machine."""
+) -> tuple[ServedLoad, MachineReadings]:
+    """Run one load, and return what the summary says of it and the readings of the machine."""
     watch = Watch(probe_here(), torch.device("cpu"))
     before = read_processor_time()
     driven = LoadDriver(scenario, settings.seed, connection, requests).run()
@@ -145,14 +171,16 @@ def _run_load(
     readings = watch.end({"the server": lane})
     if settings.events:
         rate = "" if point.rate is None else f"-rate-{point.rate:g}"
-        write_events(folder / "events", f"devices-{point.devices}{rate}", driven.result)
-    row = MeasuredLoad(
+        side = "-baseline" if settings.baseline and scenario.system.method == BASELINE else ""
+        write_events(folder / "events", f"devices-{point.devices}{rate}{side}", driven.result)
+    row = ServedLoad(
         **structs.asdict(summary_row(scenario, point, driven.result)),
         slower=speed.slower,
         estimate=speed.estimate,
         scatter=speed.scatter,
         late_s=driven.late_s,
         answers=driven.answers.describe(),
+        itl_p99=tail_of_gaps(scenario, driven.result) if settings.baseline else UNSET,
     )
     return row, readings
 

@@ -77,6 +77,15 @@ class LoadSettings(ConnectionOptions):
     warmup_s: Annotated[
         float, Option("Seconds at the start that do not count.", LOAD, flag="warm-up")
     ] = 10.0
+    baseline: Annotated[
+        bool,
+        Option(
+            "Also put the server under every load with speculation off, in turns, and say from which load on "
+            "speculation makes the time between tokens longer. Takes twice as long.",
+            LOAD,
+        ),
+        FIRST,
+    ] = False
     draft_s: Annotated[
         float | None,
         Option(
@@ -138,6 +147,7 @@ class LoadSettings(ConnectionOptions):
             "slo": [self.promise],
             "duration_s": self.duration_s,
             "warmup_s": self.warmup_s,
+            **({"baseline": True} if self.baseline else {}),
             "seed": self.seed,
             "seeds": 1,
         }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.reports.document import Cell, Column, Table
-from specbench_kit.reports.writing.formatting import count, seconds, significant
+from specbench_kit.reports.writing.formatting import count, significant
 from specbench_kit.serving.figures import AxisValue, Interval, SimulatedRow, varied
 from specbench_kit.studies.serving.summary import (
     NAMES,
@@ -18,7 +18,7 @@ from specbench_kit.studies.serving.summary import (
     latency_groups,
     point_in_words,
 )
-from specbench_kit.studies.serving.wording import is_higher
+from specbench_kit.studies.tail_latency import TailPair, tail_verdict
 
 DEVICES = "devices"
 MOST_SENTENCES = 6
@@ -35,16 +35,12 @@ class _Pair:
     plain: Latencies
 
     @property
-    def is_longer(self) -> bool | None:
-        """Whether the 99th percentile of the gaps is shown to be longer with drafting; None if no
-        difference is shown.
-        """
+    def tail(self) -> TailPair | None:
+        """The 99th percentiles of its gaps; None without gaps."""
         drafting, plain = self.drafting.itl_s, self.plain.itl_s
         if drafting is None or plain is None:
             return None
-        if is_higher(drafting.p99, plain.p99):
-            return True
-        return False if is_higher(plain.p99, drafting.p99) else None
+        return TailPair(f"{count(self.row.devices)} devices", drafting.p99, plain.p99)
 
 
 def plain_series(run: ServingDescription) -> str:
@@ -86,48 +82,9 @@ def tail_sentences(run: ServingDescription, summary: SimulationSummary) -> list[
         subject = (
             f"The P99 of the time between tokens (ITL){of_class}{f' at {where}' if where else ''}"
         )
-        lines.append(f"{subject}: {_verdict(pairs, plain)}.")
+        tails = [tail for pair in pairs if (tail := pair.tail) is not None]
+        lines.append(f"{subject}: {tail_verdict(tails, first.row.series, plain)}.")
     return lines[:MOST_SENTENCES]
-
-
-def _verdict(pairs: Sequence[_Pair], plain: str) -> str:
-    """Return from which load on a series has longer gaps than plain decoding."""
-    series = pairs[0].row.series
-    longer = [pair.is_longer for pair in pairs]
-    hurting = [pair for pair in pairs if pair.is_longer]
-    others = [number for number, one in enumerate(longer) if one is not True]
-    begins = others[-1] + 1 if others else 0
-    last = pairs[-1]
-    if not hurting:
-        said = (
-            "speculation does not make it longer"
-            if last.is_longer is False
-            else "speculation is not shown to make it longer"
-        )
-        return (
-            f"up to {_load(last)} {said}; there {series} has {_p99(last.drafting)} and "
-            f"{plain} {_p99(last.plain)}"
-        )
-    if begins == len(pairs):
-        loads = ", ".join(_load(pair) for pair in hurting)
-        return f"{series} hurts the tail with {loads}, and is not shown to with {_load(last)}"
-    first = pairs[begins]
-    numbers = f"{_p99(first.drafting)} against {_p99(first.plain)} of {plain}"
-    if len(pairs) == 1:
-        return f"{series} hurts the tail with {_load(first)}: {numbers}"
-    if not begins:
-        return f"{series} hurts the tail at every load from {_load(first)} on, with {numbers}"
-    before = any(longer[:begins])
-    fewer = "with some fewer too" if before else "with fewer it is not shown to"
-    return f"from {_load(first)} on {series} hurts the tail, with {numbers}; {fewer}"
-
-
-def _load(pair: _Pair) -> str:
-    return f"{count(pair.row.devices)} devices"
-
-
-def _p99(latencies: Latencies) -> str:
-    return seconds(latencies.itl_s.p99.mean) if latencies.itl_s else ""
 
 
 def tail_table(run: ServingDescription, summary: SimulationSummary) -> Table | None:

@@ -36,6 +36,7 @@ from specbench_kit.serving.figures import (
     SearchedRow,
     ServingPoint,
     SimulatedRow,
+    is_higher,
     varied,
 )
 from specbench_kit.serving.golden import golden_curves
@@ -625,11 +626,6 @@ def _fewest_broken(rows: Sequence[SimulatedRow], where: str, few: str) -> str:
             f"{tokens} and {tokens_of_second} tokens/s."
         )
     return f"At {where} take {best.series}: it {broken}, {second.series} {others}."
-
-
-def is_higher(higher: Interval, lower: Interval) -> bool:
-    """Return whether the intervals show a difference."""
-    return higher.low is not None and lower.high is not None and higher.low > lower.high
 
 
 NOTHING = "No series has a result."

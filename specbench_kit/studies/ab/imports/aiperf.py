@@ -5,6 +5,7 @@ from pathlib import Path
 
 from specbench_kit.core.foreign_file import CANCELLED, WARM_UP, WITHOUT_TIMES
 from specbench_kit.core.typed_json import decode
+from specbench_kit.live.engines.answers import ThinkingPart
 from specbench_kit.studies.ab.imports.base import (
     AnswerList,
     ImportedLoad,
@@ -12,7 +13,11 @@ from specbench_kit.studies.ab.imports.base import (
     ResultFile,
     result_files,
 )
-from specbench_kit.studies.interchange.aiperf_records import AIPerfRecord, per_second
+from specbench_kit.studies.interchange.aiperf_records import (
+    AIPerfRecord,
+    RecordMetrics,
+    per_second,
+)
 
 
 @result_files.register("aiperf")
@@ -79,4 +84,25 @@ def _add(record: AIPerfRecord, collected: AnswerList, units: set[str]) -> None:
         units.add(latency.unit)
         moments_s.append(latency.value / per_second("request_latency", latency))
     prompt = metrics.input_sequence_length
-    collected.add(names, sent_s, moments_s, size.tokens, None, prompt.tokens if prompt else None)
+    collected.add(
+        names,
+        sent_s,
+        moments_s,
+        size.tokens,
+        None,
+        prompt.tokens if prompt else None,
+        _thinking(metrics, size.tokens),
+    )
+
+
+def _thinking(metrics: RecordMetrics, tokens: int) -> ThinkingPart | None:
+    """Return the thinking part that AIPerf counted; None for an answer without one."""
+    thoughts = metrics.reasoning_token_count
+    if thoughts is None or not thoughts.tokens:
+        return None
+    reply = metrics.time_to_first_output_token
+    return ThinkingPart(
+        tokens=min(thoughts.tokens, tokens),
+        reply_s=reply.value / per_second("time_to_first_output_token", reply) if reply else None,
+        unfinished=thoughts.tokens >= tokens,
+    )

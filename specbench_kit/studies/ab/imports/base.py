@@ -8,9 +8,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import UNSET
+
 from specbench_kit.core.foreign_file import FAILED, FileReading
 from specbench_kit.core.registry import Registry
-from specbench_kit.live.engines.answers import Burst, CountedBy, StreamedAnswer, divided
+from specbench_kit.live.engines.answers import (
+    Burst,
+    CountedBy,
+    StreamedAnswer,
+    ThinkingPart,
+    divided,
+)
 
 AT_ZERO = "with a time of 0 to the first token"
 
@@ -84,6 +92,7 @@ class AnswerList:
         tokens: int,
         text: str | None,
         prompt_tokens: int | None,
+        thinking: ThinkingPart | None = None,
     ) -> None:
         """Add an answer whose chunks arrived at these moments after it was asked for.
 
@@ -95,7 +104,7 @@ class AnswerList:
         elif not moments_s or moments_s[0] <= 0:
             self.add_failure(prompts, sent_s, "no time of a first token", AT_ZERO)
         else:
-            answer = timed_answer(moments_s, tokens, text, prompt_tokens)
+            answer = timed_answer(moments_s, tokens, text, prompt_tokens, thinking)
             self.answers.append(ImportedAnswer(prompts, sent_s, answer))
 
 
@@ -152,7 +161,11 @@ def reading_of(path: Path, kind: ResultFile, results: ImportedResults) -> FileRe
 
 
 def timed_answer(
-    moments_s: Sequence[float], tokens: int, text: str | None, prompt_tokens: int | None
+    moments_s: Sequence[float],
+    tokens: int,
+    text: str | None,
+    prompt_tokens: int | None,
+    thinking: ThinkingPart | None = None,
 ) -> StreamedAnswer:
     """Return an answer of so many tokens whose chunks arrived at these moments after it was asked
     for.
@@ -165,17 +178,18 @@ def timed_answer(
     counted_by: CountedBy = "one per chunk" if tokens == len(moments_s) else "usage at the end"
     bursts = [
         Burst(at_s, size)
-        for at_s, size in zip(moments_s, _sizes(tokens, len(moments_s)), strict=True)
+        for at_s, size in zip(moments_s, chunk_sizes(tokens, len(moments_s)), strict=True)
     ]
     return StreamedAnswer(
         text,
         [burst for burst in bursts if burst.tokens or burst is bursts[-1]],
         counted_by,
         prompt_tokens=prompt_tokens,
+        thinking=thinking or UNSET,
     )
 
 
-def _sizes(tokens: int, chunks: int) -> list[int]:
+def chunk_sizes(tokens: int, chunks: int) -> list[int]:
     """Return the tokens of each chunk, spread evenly; if there are more chunks, the first and the
     last have one.
     """

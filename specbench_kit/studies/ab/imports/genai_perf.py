@@ -9,11 +9,13 @@ from msgspec import Struct
 
 from specbench_kit.core.foreign_file import WITHOUT_TIMES
 from specbench_kit.core.typed_json import decode
+from specbench_kit.live.engines.thinking import TextPart, end_of_thinking, thinking_part
 from specbench_kit.studies.ab.imports.base import (
     AnswerList,
     ImportedLoad,
     ImportedResults,
     ResultFile,
+    chunk_sizes,
     result_files,
 )
 
@@ -58,10 +60,14 @@ class WrittenText(Struct):
     text: object = None
 
     @property
-    def joined(self) -> str:
-        """All that was written, as one text."""
-        parts = (self.content, self.reasoning_content, self.reasoning, self.text)
-        return "".join(str(part or "") for part in parts)
+    def thoughts(self) -> str:
+        """The thoughts of a reasoning model, which may stand in two fields."""
+        return str(self.reasoning_content or self.reasoning or "")
+
+    @property
+    def reply(self) -> str:
+        """All that was written besides."""
+        return f"{self.content or ''}{self.text or ''}"
 
 
 class ChunkChoice(WrittenText):
@@ -94,16 +100,16 @@ class ResponseChunk(Struct):
                 yield decode(ResponseChunk, text)
 
     @property
-    def written(self) -> str:
+    def written(self) -> WrittenText:
         """What the chunk adds to the answer."""
         if self.text_output is not None:
-            return self.text_output
+            return WrittenText(content=self.text_output)
+        nothing = WrittenText()
         choice = next(iter(self.choices or ()), None)
         if choice is None:
-            return ""
-        nothing = WrittenText()
+            return nothing
         inner = (part for part in (choice.delta, choice.message) if part not in (None, nothing))
-        return (next(inner, None) or choice).joined
+        return next(inner, None) or choice
 
 
 class SentRequest(Struct):
@@ -173,19 +179,35 @@ def _add(number: int, request: SentRequest, collected: AnswerList) -> None:
         collected.leave_out(WITHOUT_TIMES)
         return
     moments_s = []
-    texts = []
+    texts: list[tuple[str, str]] = []
     usage = ChunkUsage()
     for moment, output in zip(request.response_timestamps, request.response_outputs, strict=True):
-        written = ""
+        thoughts = reply = ""
         for chunk in output.parts():
             usage = chunk.usage or usage
-            written += chunk.written
-        if written:
+            thoughts += chunk.written.thoughts
+            reply += chunk.written.reply
+        if thoughts or reply:
             moments_s.append((moment - request.timestamp) / PER_S)
-            texts.append(written)
+            texts.append((thoughts, reply))
     tokens = usage.completion_tokens or len(texts)
     sent_s = request.timestamp / PER_S
     if not texts:
         collected.add_failure(names, sent_s, "no text")
         return
-    collected.add(names, sent_s, moments_s, tokens, "".join(texts), usage.prompt_tokens)
+    parts = [
+        TextPart(moment_s, *text, size)
+        for moment_s, text, size in zip(
+            moments_s, texts, chunk_sizes(tokens, len(texts)), strict=True
+        )
+    ]
+    end = end_of_thinking(parts)
+    collected.add(
+        names,
+        sent_s,
+        moments_s,
+        tokens,
+        "".join(thoughts + reply for thoughts, reply in texts),
+        usage.prompt_tokens,
+        None if end is None else thinking_part(parts, end),
+    )

@@ -6,6 +6,8 @@ from msgspec import Struct
 
 from specbench_kit.core.foreign_file import COOL_DOWN, CUT_OFF, WARM_UP, WITHOUT_TIMES
 from specbench_kit.core.typed_json import decode
+from specbench_kit.live.engines.answers import ThinkingPart
+from specbench_kit.live.engines.thinking import thinking_of_text, untimed_part
 from specbench_kit.studies.ab.imports.base import (
     AnswerList,
     ImportedLoad,
@@ -104,6 +106,15 @@ class GuideRequest(Struct):
         """Everything that was written."""
         parts = [part for part in (self.reasoning_output, self.output) if part is not None]
         return "".join(parts) if parts else None
+
+    def thinking(self, tokens: int) -> ThinkingPart | None:
+        """Return the thinking part of an output of so many tokens; its times are not in the
+        file.
+        """
+        if self.reasoning_output and self.reasoning_output.strip():
+            reply = (self.output or "").lstrip()
+            return untimed_part(len(self.text or "") - len(reply), len(reply), tokens)
+        return thinking_of_text(self.output, tokens)
 
 
 class GuideRequests(Struct):
@@ -208,4 +219,12 @@ def _add(names: tuple[str, ...], request: GuideRequest, collected: AnswerList) -
     chunks = max(1 if tokens == 1 else 2, timings.token_iterations or tokens)
     step_s = (last_s - first_s) / max(1, chunks - 1)
     moments_s = [first_s - sent_s + step_s * place for place in range(chunks)]
-    collected.add(names, sent_s, moments_s, tokens, request.text, request.prompt_tokens)
+    collected.add(
+        names,
+        sent_s,
+        moments_s,
+        tokens,
+        request.text,
+        request.prompt_tokens,
+        request.thinking(tokens),
+    )

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from specbench_kit.core.typed_json import Number, convert, whole_number
+from specbench_kit.live.engines.thinking import thinking_of_text
 from specbench_kit.studies.ab.imports.base import (
     AnswerList,
     ImportedLoad,
@@ -121,7 +122,8 @@ def _answers(result: VllmBenchResult) -> AnswerList:
             collected.add_failure(names, sent_s, error or "no answer")
         else:
             moments_s = list(accumulate(gaps_s, initial=ttft_s))
-            collected.add(names, sent_s, moments_s, tokens, text, prompt_tokens)
+            thinking = thinking_of_text(text, tokens)
+            collected.add(names, sent_s, moments_s, tokens, text, prompt_tokens, thinking)
     return collected
 
 
