@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -129,6 +129,15 @@ def write_rows(path: Path, *rows: Mapping[str, object]) -> Path:
     """A JSONL file."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def write_prompts(path: Path, prompts: Iterable[str]) -> Path:
+    """A file of prompts that are completed as they stand, by their numbers."""
+    rows = (
+        {"id": f"p{number}", "prompt": prompt, "chat": False}
+        for number, prompt in enumerate(prompts)
+    )
+    return write_rows(path, *rows)
 
 
 def read_rows(path: Path) -> Rows:

@@ -3,6 +3,8 @@
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,10 +80,36 @@ def unrendered_figures(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def checkout_read_once() -> Iterator[None]:
+    """Every run names the commit of the checkout, for which git is started three times: here only for the first run.
+
+    Tests of what git says ask about folders of their own.
+    """
+    from specbench_kit.runs import provenance
+
+    read, first = provenance.git_state, cache(provenance.git_state)
+    package = Path(provenance.__file__).resolve().parents[1]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            provenance,
+            "git_state",
+            lambda folder: first(folder) if folder == package else read(folder),
+        )
+        yield
+
+
 def pytest_collection_finish() -> None:
     """Freeze what is loaded by now, so that no later collection looks through it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder of one test alone, which is empty at first."""
+    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -272,18 +271,6 @@ def without_waiting() -> Iterator[None]:
         yield
     finally:
         run.serve = original
-
-
-@contextmanager
-def with_versions_read_once() -> Iterator[None]:
-    """Read the versions of all libraries once, which every run repeats in its provenance and no case compares."""
-    from specbench_kit.runs import provenance
-
-    original, provenance.versions = provenance.versions, cache(provenance.versions)
-    try:
-        yield
-    finally:
-        provenance.versions = original
 
 
 @contextmanager

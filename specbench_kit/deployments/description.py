@@ -5,12 +5,12 @@ Times that are derived have a range, and `corners` yields the deployment at its 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from hashlib import sha256
 from itertools import product
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import OptionValues
@@ -57,7 +57,7 @@ _FORMS = {model: form for form, model in STORED_MODELS.items()}
 
 def describe(deployment: Deployment) -> Written:
     """Return the content of `deployment` in `run.json`; a bandwidth of null is unlimited."""
-    content = asdict(described(deployment))
+    content: dict[str, Any] = to_builtins(described(deployment))
     # What a deployment does not have is left out, as older files, which know nothing of it, do.
     endpoints = [content[role] for role in ENDPOINTS if content[role] is not None]
     optional = [(endpoint, name) for endpoint in endpoints for name in OPTIONAL]
@@ -143,7 +143,7 @@ def restore_latency(described: LatencyDescription) -> LatencyModel:
 
 
 def _latency(model: LatencyModel) -> LatencyDescription:
-    return {"form": _FORMS[type(model)], **asdict(model)}  # type: ignore[call-overload]
+    return {"form": _FORMS[type(model)], **to_builtins(model)}
 
 
 def describe_time(deployment: Deployment | None) -> RunFields:
@@ -165,7 +165,7 @@ def digest(deployment: Deployment) -> str:
     numbers = {
         "drafter": _fields(content["drafter"], TIMED),
         "verifier": _fields(content["verifier"], TIMED),
-        "link": {**asdict(deployment.link), "seed": None},
+        "link": {**to_builtins(deployment.link), "seed": None},
         **_fields(content, ("placement", "predictor_s")),
     }
     return sha256(json.dumps(_without_zeros(numbers), sort_keys=True).encode()).hexdigest()[:DIGITS]

@@ -6,13 +6,14 @@ parallel.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from math import ceil, sqrt
 from statistics import NormalDist
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, msgpack
 
 from specbench_kit.core.errors import require
 from specbench_kit.decoding.latency import BatchSums, RoundedModel, Row, sums_of
@@ -443,6 +444,15 @@ def _sums(configuration: Configuration) -> BatchSums:
     return sums_of(configuration.rows)
 
 
+@dataclass(frozen=True)
+class _Question:
+    """A profile and its physical limit, which are equal to others of the same content."""
+
+    content: bytes
+    profile: Profile = field(compare=False)
+    roofline: Roofline = field(compare=False)
+
+
 def judge(profile: Profile) -> LimitVerdict:
     """Compare a profile with its physical limit; a coefficient that is not given is taken to be at
     its bound.
@@ -450,6 +460,14 @@ def judge(profile: Profile) -> LimitVerdict:
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
         return LimitVerdict("unchecked", roofline)
+    content = msgpack.encode((profile, roofline))
+    return deepcopy(_verdict(_Question(content, profile, roofline)))
+
+
+# A study builds its deployments anew for every point, and each of them asks of the same profiles.
+@lru_cache(maxsize=256)
+def _verdict(question: _Question) -> LimitVerdict:
+    profile, roofline = question.profile, question.roofline
     bounds = roofline.bounds(profile.form)
     coefficients = {**bounds, **profile.coefficients}
     latency = profile.latency()

@@ -5,6 +5,7 @@ import os
 import pty
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,29 @@ def test_what_no_run_can_be_made_of_is_refused_before_torch_is_loaded(
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_that_is_not_there_is_refused_before_torch_is_loaded() -> None:
+    """In a process of its own: those of the test above have loaded everything."""
+    script = """
+import sys
+from specbench_kit.cli.main import main
+try:
+    main()
+finally:
+    print("loaded:", sorted({"torch", "transformers"} & set(sys.modules)))
+"""
+    options = ("--method", "fixed-k", "--dataset", "gsm8")
+    for processes in (1, 2):
+        done = subprocess.run(
+            [sys.executable, "-c", script, "bench", *options, "--processes", str(processes)],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+        assert error_line(done).startswith("unknown dataset 'gsm8'")
+        assert done.stdout == "loaded: []\n"
 
 
 def test_an_error_is_wrapped_between_words_on_a_terminal() -> None:

@@ -12,7 +12,6 @@ from option_cases import (
     OptionCase,
     OptionRuns,
     read_tables,
-    with_versions_read_once,
     without_pictures,
     without_waiting,
 )
@@ -68,7 +67,6 @@ def runs(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[O
     with (
         without_pictures(),
         without_waiting(),
-        with_versions_read_once(),
         pytest.MonkeyPatch.context() as environment,
     ):
         # Datasets are the bundled samples here, also where whoever runs the tests has the whole ones.

@@ -15,16 +15,12 @@ from specbench_kit.models.gguf import RECORD
 from specbench_kit.models.named import NAMED_PAIRS
 from specbench_kit.models.pair import load_pair
 
+pytestmark = pytest.mark.usefixtures("home")
+
 NOTHING = (
     "no draft model belongs to the target 'target': give --draft MODEL, train one with skit train-draft, or name "
     "methods that need none, such as suffix or prompt-lookup"
 )
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 @pytest.fixture

@@ -23,13 +23,9 @@ from specbench_kit.models.gguf import RECORD, converted_folder, open_gguf
 from specbench_kit.models.pair import LoadedModel, load_model, load_pair
 from specbench_kit.models.weights.blocks import ConvertedRecord, TensorPlace, read_record
 
+pytestmark = pytest.mark.usefixtures("home")
+
 ONES = np.ones(64, np.float32)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 @pytest.fixture(scope="module")

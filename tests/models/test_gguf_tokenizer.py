@@ -16,11 +16,7 @@ from specbench_kit.models.gguf import converted_folder
 from specbench_kit.models.gguf_tokenizer import RULES, SplittingRule
 from specbench_kit.models.pair import load_pair
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def tokenizer_of(path: Path, vocabulary: Vocabulary, **metadata: Any) -> Any:

@@ -40,7 +40,7 @@ from specbench_kit.models.runner import Append, Runner
 from specbench_kit.models.weights.blocks import BLOCKS, blocks_of
 
 needs_native = pytest.mark.skipif(library.load_library() is None, reason="no C++ compiler")
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.usefixtures("home")]
 KINDS = tuple(gguf.GGMLQuantizationType(number).name for number in BLOCKS)
 SUPER = 256
 """The weights that share the largest scale of a K type, and the activations that share one."""
@@ -112,12 +112,6 @@ def write(folder: Path, **options: Any) -> Path:
         LoadedModel(fill(tiny_llama(**sizes | options), 0, scale=0.06), source), tokenizer, path
     )
     return path
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 def block_builds() -> Iterator[str]:

@@ -30,12 +30,6 @@ FAST = ("--runs", "1", "--device", "cpu")
 ABSENT = pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.fixture(scope="module")
 def short(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     """The tiny pair with a context so short that its profile takes seconds."""

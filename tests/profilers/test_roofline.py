@@ -67,6 +67,22 @@ def test_both_published_sets_of_wisp_are_impossible(name: str, low: set[str]) ->
     assert verdict.regimes["compute-bound"] < 0.95
 
 
+def test_a_verdict_is_that_of_the_numbers_and_of_who_asked() -> None:
+    """Verdicts are kept, by all that a profile says and not by its name."""
+    profile = load("wisp-table-12")
+    verdict = judge(profile)
+    verdict.coefficients.clear()
+    assert judge(profile).coefficients
+    slower = {name: 1.5 * value for name, value in profile.coefficients.items()}
+    others = [structs.replace(profile, coefficients=slower)]
+    assert profile.device_card is None
+    card = find_device(profile.device)
+    half = structs.replace(card, bandwidth_bytes_per_s=card.bandwidth_bytes_per_s / 2)
+    others.append(structs.replace(profile, device_card=half))
+    for other in others:
+        assert judge(other).regimes != judge(profile).regimes
+
+
 def test_reading_at_a_multiple_of_its_price_is_slow_in_batches_alone() -> None:
     """Table 12 pays 36 times the bandwidth's price for a cached token, which single requests hardly show."""
     regimes = judge(load("wisp-table-12")).slow

@@ -136,6 +136,14 @@ def require_moved(changes: Iterator[str], spec: str, system: str) -> None:
     assert [option for option, has_moved in moved.items() if not has_moved] == []
 
 
+def test_every_time_of_the_host_and_the_link_goes_where_its_name_says() -> None:
+    """Any of them moves a simulation, so that two which are swapped would pass as options that move one."""
+    times = {"frame_s": 0.001, "turn_s": 0.002, "turn_answer_s": 0.003, "answer_s": 0.004}
+    network = ScenarioBuilder(ServingSettings(**times, shared_up_bytes_per_s=5.0)).network
+    assert {name: getattr(network, name) for name in times} == times
+    assert network.shared_up_bytes_per_s == 5.0
+
+
 def test_several_methods_draft_alike_where_rates_are_stated() -> None:
     """A plan of stated rates names one method at most, for what drafts, and none of its lengths."""
     stated = PlanOptions(

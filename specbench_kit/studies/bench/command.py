@@ -153,9 +153,11 @@ def _decode_in_processes(
 ) -> "ProcessOutcome":
     """Decode in processes of their own, under one progress bar."""
     from specbench_kit.cli.progress import decoding_bar
-    from specbench_kit.studies.bench.fresh_processes import decode_in_processes
 
     datasets = _load_datasets(settings, sources, console)
+    # This loads torch, so that it comes after the checks that need none of it.
+    from specbench_kit.studies.bench.fresh_processes import decode_in_processes
+
     with decoding_bar() as report:
         return decode_in_processes(settings, datasets, lambda note: say(console, note), report)
 
@@ -164,9 +166,11 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
     """Load what decoding needs, the quick checks first: method names, then data, then models."""
     from specbench_kit.cli.progress import loading_bar
     from specbench_kit.methods.predictor_based import predictor_notes
-    from specbench_kit.studies.bench.campaign import NOTHING_KEPT, Campaign
 
     datasets = _load_datasets(settings, sources, console)
+    # This loads torch, so that it comes after the checks that need none of it.
+    from specbench_kit.studies.bench.campaign import NOTHING_KEPT, Campaign
+
     try:
         with loading_bar(console) as report:
             campaign = Campaign(settings, datasets, report)

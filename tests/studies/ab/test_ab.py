@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from command_line import error_line, read_object, read_rows, skit_here, write_rows
+from command_line import error_line, read_object, read_rows, skit_here, write_prompts
 from nightly import nightly_except
 from streaming_server import streaming_server
 from study_pages import assert_marks_are_rendered
@@ -16,11 +16,7 @@ PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28, 1, 2
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    rows = (
-        {"id": f"p{number}", "prompt": prompt, "chat": False}
-        for number, prompt in enumerate(PROMPTS)
-    )
-    return write_rows(tmp_path / "prompts.jsonl", *rows)
+    return write_prompts(tmp_path / "prompts.jsonl", PROMPTS)
 
 
 def ab(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import read_rows, skit_here, write_rows
+from command_line import read_rows, skit_here, write_prompts
 from nightly import nightly_except
 from streaming_server import StreamingEngine, streaming_server
 
@@ -21,11 +21,7 @@ DRAFTS: dict[str, Any] = {"speculates": True, "drafts_by_model": True}
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    rows = (
-        {"id": f"p{number}", "prompt": prompt, "chat": False}
-        for number, prompt in enumerate(PROMPTS)
-    )
-    return write_rows(tmp_path / "prompts.jsonl", *rows)
+    return write_prompts(tmp_path / "prompts.jsonl", PROMPTS)
 
 
 def compare(first: str, second: str, prompts: Path, *options: object) -> tuple[JsonObject, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import error_line, skit_here, write_rows
+from command_line import error_line, skit_here, write_prompts
 from streaming_server import streaming_server
 from study_pages import assert_made_again
 
@@ -71,11 +71,8 @@ def test_too_few_prompts_name_how_many_are_enough() -> None:
 
 
 def prompts_of(folder: Path, count: int) -> Path:
-    rows = (
-        {"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False}
-        for number in range(count)
-    )
-    return write_rows(folder / "prompts.jsonl", *rows)
+    prompts = (f"prompt number {number}" for number in range(count))
+    return write_prompts(folder / "prompts.jsonl", prompts)
 
 
 def ab(
@@ -114,8 +111,10 @@ def test_one_server_under_two_names_and_servers_that_draft_nothing_are_told(tmp_
     prompts = prompts_of(tmp_path, 3)
     with streaming_server(slow_s=0.05) as (first, _), streaming_server(slow_s=0.05) as (second, _):
         port = first.partition(":")[2]
-        same = ab(f"plain=vllm://{first}", f"spec=vllm://localhost:{port}", prompts)
-        others = ab(f"plain=vllm://{first}", f"spec=vllm://{second}", prompts)
+        plain = f"plain=vllm://{first}"
+        once = ("--repeats", 1, "--warm-up", 0)
+        same = ab(plain, f"spec=vllm://localhost:{port}", prompts, *once)
+        others = ab(plain, f"spec=vllm://{second}", prompts, *once)
     assert "ONE SERVER: plain and spec lead to the same address" in " ".join(same.stdout.split())
     said = " ".join(others.stdout.split())
     assert "ONE SERVER" not in said

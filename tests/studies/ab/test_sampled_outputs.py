@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import skit_here, write_rows
+from command_line import skit_here, write_prompts
 from nightly import nightly_except
 from streaming_server import streaming_server
 
@@ -17,11 +17,7 @@ PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28)]
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    rows = (
-        {"id": f"p{number}", "prompt": prompt, "chat": False}
-        for number, prompt in enumerate(PROMPTS)
-    )
-    return write_rows(tmp_path / "prompts.jsonl", *rows)
+    return write_prompts(tmp_path / "prompts.jsonl", PROMPTS)
 
 
 def compare(

@@ -16,6 +16,8 @@ from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.bench import measured_environment
 from specbench_kit.studies.bench.beside_lanes import Control
 
+pytestmark = pytest.mark.usefixtures("home")
+
 FAST = ("--max-new-tokens", 8, "--json")
 WARNING = "DISTURBED MACHINE: autoregressive had a processor for 4% of its time (at least 90%); the host withheld 3.1% "
 
@@ -26,12 +28,6 @@ def warnings(*runs: JsonObject) -> list[str]:
 
 def cautions(*runs: JsonObject) -> list[str]:
     return machine.cautions(*map(RunDescription.read, runs))
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SKIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 Bench = Callable[..., subprocess.CompletedProcess[str]]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import error_line, skit_here, write_rows
+from command_line import error_line, skit_here, write_prompts
 from run_builders import write_methods
 from streaming_server import streaming_server
 from study_pages import assert_made_again
@@ -21,11 +21,7 @@ DRAFTS: dict[str, Any] = {"speculates": True, "drafts_by_model": True}
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    rows = (
-        {"id": f"p{number}", "prompt": prompt, "chat": False}
-        for number, prompt in enumerate(PROMPTS)
-    )
-    return write_rows(tmp_path / "prompts.jsonl", *rows)
+    return write_prompts(tmp_path / "prompts.jsonl", PROMPTS)
 
 
 def explained(*arguments: object, out: Path) -> tuple[JsonObject, Path]:
@@ -109,8 +105,7 @@ def test_a_stream_without_counts_is_read_by_its_pieces(prompts: Path, tmp_path: 
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of skit ab."""
     base = tmp_path_factory.mktemp("ab")
-    rows = ({"id": f"p{n}", "prompt": p, "chat": False} for n, p in enumerate(PROMPTS))
-    prompts = write_rows(base / "prompts.jsonl", *rows)
+    prompts = write_prompts(base / "prompts.jsonl", PROMPTS)
     with streaming_server() as (plain, _), streaming_server(**DRAFTS) as (spec, _):
         done = skit_here(
             *("ab", f"spec=vllm://{spec}", f"plain=vllm://{plain}", "--dataset", prompts),
