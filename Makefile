@@ -131,12 +131,12 @@ TASKS := $(REFERENCE)/tasks.jsonl
 # A small model on this machine's own clock: all methods as they come, and batches. What they come to on a known pair behind
 # links is made by reference-pair. The prompts come from SKIT_DATA_DIR.
 reference: $(INSTALLED)
-	rm -rf $(REFERENCE) $(addprefix results/reference/,measured batch-sizes)
+	rm -rf $(addprefix $(REFERENCE)/,local batch-sizes) $(addprefix results/reference/,measured batch-sizes)
 	$(BIN)/skit fetch smollm2
 	$(BIN)/python scripts/task_prompts.py --each 2 --out $(TASKS)
 	$(BIN)/skit bench $(REAL) --method all --dataset $(TASKS) --max-new-tokens 48 --out $(REFERENCE)/local
 	$(BIN)/python scripts/keep_result.py $(REFERENCE)/local/*-bench-* results/reference/measured
-	$(BIN)/skit batch-sizes $(REAL) --method suffix --method eagle --method fixed-k --method threshold --sizes 1,2,4,8 \
+	$(BIN)/skit batch-sizes $(REAL) --method suffix:shared=false --method eagle --method fixed-k --method threshold --sizes 1,2,4,8 \
 		--limit 16 --dataset everyday --max-new-tokens 48 --out $(REFERENCE)/batch-sizes
 	$(BIN)/python scripts/keep_result.py $(REFERENCE)/batch-sizes/*-batch-sizes-* results/reference/batch-sizes
 	for name in measured batch-sizes; do $(BIN)/skit report results/reference/$$name --format md,csv,svg || exit 1; done

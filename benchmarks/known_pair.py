@@ -6,6 +6,7 @@ llama-cpp-python llama-cpp-python`. Without the library the peer is what the pac
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -197,9 +198,7 @@ def _forwards(pair: Pair, runner: Runner, text: Sequence[int]) -> dict[int, list
     for _ in range(REPEATS):
         times[0].append(_timed(lambda: peer.prefill(text[:CONTEXT])))
         for width in WIDTHS:
-            times[width].append(
-                _timed(lambda width=width: peer.verify(text[CONTEXT : CONTEXT + width]))
-            )
+            times[width].append(_timed(partial(peer.verify, text[CONTEXT : CONTEXT + width])))
     return times
 
 

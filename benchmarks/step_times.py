@@ -61,7 +61,7 @@ def run(_setting: Setting) -> Outcome:
     """Compare the law of measured kernels, and the software card, with the measurements."""
     steps = list(measured())
     software, sheet = find_software(SOFTWARE), find_software(KERNELS)
-    figures = []
+    figures: list[Figure] = []
     for card in INTERCONNECTS:
         for cards in sorted({step.cards for step in steps}):
             chosen = [step for step in steps if (step.card, step.cards) == (card, cards)]

@@ -75,6 +75,7 @@ def serve(options: argparse.Namespace) -> None:
     )
     asked.cpuparams.n_threads = asked.cpuparams_batch.n_threads = options.threads
     asked.endpoint_metrics = True
+    asked.model_alias = {options.serve.name}  # not the path, which the run would keep
     kinds = xllamacpp.common_speculative_type
     if options.speculation == NGRAM:
         asked.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]

@@ -11,10 +11,11 @@ the first drafted token is right.
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trace_acceptance import accepted
 
-from specbench_kit.core.plain_text import csv_text
+from specbench_kit.core.plain_text import CsvCell, csv_text
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import find
@@ -34,7 +35,7 @@ from specbench_kit.traces.trace import TraceFile
 SHOWN, UNDECIDED = 0.85, 0.3
 """The opacity of a cell whose lead is shown, and of one whose lead may be chance."""
 
-Row = dict[str, object]
+Row = dict[str, CsvCell]
 
 
 def decode(
@@ -101,12 +102,12 @@ def draw(
     from matplotlib import rc_context
 
     tasks, rtts = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "rtt_s"))
-    tasks = list(reversed(rates)) if rates else tasks
+    tasks = list(rates)[::-1] if rates else tasks
     winners = [row for row in rows if row["fastest"]]
     methods = sorted({str(row["method"]) for row in winners})
     styles = method_styles({name: name for name in methods if name != BASELINE})
     colours = {name: styles.get(name, BASELINE_STYLE).colour for name in methods}
-    settings: dict[str, object] = {"svg.hashsalt": "skit", "svg.fonttype": "none"}
+    settings: dict[Any, Any] = {"svg.hashsalt": "skit", "svg.fonttype": "none"}
     with rc_context(settings), plot(path, (12.5, 5), formats=("svg",)) as axes:
         for winner in winners:
             x, y = rtts.index(winner["rtt_s"]), tasks.index(winner["task"])

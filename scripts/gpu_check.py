@@ -408,14 +408,18 @@ def _times(
             for count in counts:
                 rows = [Append(slot, tokens(count), keep=count) for slot in slots]
                 if perf_counter() < end_s:
-                    seconds = timed(lambda rows=rows: runner.forward(rows).argmax())
+                    seconds = timed(partial(_verify, runner, rows))
                     yield "verify", (batch_size, count, scene.context), seconds
             for count in steps:
                 if perf_counter() < end_s:
-                    seconds = timed(lambda count=count: _draft(runner, slots, count))
+                    seconds = timed(partial(_draft, runner, slots, count))
                     yield "draft", (batch_size, count, scene.context), seconds
         for slot in slots:
             runner.release(slot)
+
+
+def _verify(runner: Runner, rows: Sequence[Append]) -> object:
+    return runner.forward(rows).argmax()
 
 
 def _draft(runner: Runner, slots: Sequence[int], count: int) -> None:

@@ -324,32 +324,55 @@ def links_page(out: Path, of: Links) -> None:
     rows = []
     for rtt_s in of.rtt_s:
         name = f"{1000 * rtt_s:g}ms"
-        by_kind = [_rows(out / kind / name) for kind in ("measured", "modelled")]
-        for method, measured in by_kind[0].items():
-            if measured["speedup"] is not None:
-                cells = [name, method, *_compared(measured, by_kind[1][method])]
-                rows.append(f"| {' | '.join(cells)} |")
+        rows += [f"| {' | '.join([name, *one.cells()])} |" for one in compared(out, name)]
     (out / "README.md").write_text(LINKS.format(pair=of.pair) + "\n".join(rows) + "\n")
 
 
-def _rows(folder: Path) -> dict[str, CsvRow]:
-    """Return the row of every method in a result that was kept, over all requests."""
-    return {str(row["spec"]): row for row in api.load(folder).tables["overall"]}
+@dataclass(frozen=True)
+class Both:
+    """A method over a link, as it was measured and as it is modelled."""
+
+    method: str
+    measured: CsvRow
+    modelled: CsvRow
+
+    def _apart(self, metric: str) -> float:
+        return _number(self.modelled[metric]) / _number(self.measured[metric]) - 1
+
+    @property
+    def time_apart(self) -> float:
+        """Modelled over measured time of a token, less one."""
+        return self._apart("tpot_mean_s")
+
+    @property
+    def speedup_apart(self) -> float:
+        """Modelled over measured speedup, less one."""
+        return self._apart("speedup")
+
+    def cells(self) -> list[str]:
+        """Return the method's row of a table."""
+        pair = (self.measured, self.modelled)
+        text = f"{100 * self.speedup_apart:+.1f}"
+        return [
+            self.method,
+            *(f"{1e3 * _number(row['tpot_mean_s']):.2f}" for row in pair),
+            f"{100 * self.time_apart:+.1f}",
+            *(f"{_number(row['speedup']):.3f}" for row in pair),
+            text if abs(self.speedup_apart) <= SPEEDUP_APART else f"**{text}**",
+            *(_dash_or_speedup(row["colocated_speedup"]) for row in pair),
+        ]
 
 
-def _compared(measured: CsvRow, modelled: CsvRow) -> list[str]:
-    """Return how far a method's modelled time and speedup are from the measured ones, as cells."""
-    pair = (measured, modelled)
-    times = [1e3 * _number(row["tpot_mean_s"]) for row in pair]
-    speedups = [_number(row["speedup"]) for row in pair]
-    apart = speedups[1] / speedups[0] - 1
-    text = f"{100 * apart:+.1f}"
+def compared(out: Path, rtt: str) -> list[Both]:
+    """Return the methods that draft, over links of this round trip, from the results that were kept."""
+    measured, modelled = (
+        {str(row["spec"]): row for row in api.load(out / kind / rtt).tables["overall"]}
+        for kind in ("measured", "modelled")
+    )
     return [
-        *(f"{time:.2f}" for time in times),
-        f"{100 * (times[1] / times[0] - 1):+.1f}",
-        *(f"{speedup:.3f}" for speedup in speedups),
-        text if abs(apart) <= SPEEDUP_APART else f"**{text}**",
-        *(_dash_or_speedup(row["colocated_speedup"]) for row in pair),
+        Both(method, row, modelled[method])
+        for method, row in measured.items()
+        if row["speedup"] is not None
     ]
 
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
-from specbench_kit.api import load_dataset
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.datasets.loading import load as load_dataset
 
 SHORT = 3500
 """The most characters of a prompt: an article of 6,000 takes a CPU longer to read than its summary to write."""

@@ -12,8 +12,8 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
-from specbench_kit.api import load_dataset
 from specbench_kit.datasets.base import Prompt
+from specbench_kit.datasets.loading import load as load_dataset
 
 DATASETS = ("spec-bench", "humaneval")
 

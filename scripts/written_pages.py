@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from live_reference import AHEAD, KNOWN_PAIR, SMOLLM2, SPEEDUP_APART, Links, compared
 from pair_section import section
 
 from specbench_kit import api
@@ -71,9 +72,7 @@ class Rows:
     def __getitem__(self, name: str) -> CsvCell:
         if RATIO in name:
             above, below = map(self.__getitem__, name.split(RATIO))
-            assert isinstance(above, float), name
-            assert isinstance(below, float), name
-            return above / below
+            return _number(above) / _number(below)
         *conditions, column = name.split(STEP)
         asked = dict(condition.split(IS, 1) for condition in conditions)
         found = [
@@ -116,6 +115,51 @@ class Servers:
 
 
 @dataclass(frozen=True)
+class Outputs:
+    """How many outputs of a result's methods equal those of autoregressive decoding, of how many."""
+
+    rows: Rows
+
+    def __format__(self, _: str) -> str:
+        judged = [row for row in self.rows.of if row.get("lossless_compared")]
+        same, all_of_them = (
+            sum(int(_number(row[f"lossless_{kind}"])) for row in judged)
+            for kind in ("identical", "compared")
+        )
+        return f"{same} of {all_of_them}"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far modelled links are from measured ones, by `WHAT;SMALLEST_MS`, over methods and round trips of at least
+    so many milliseconds: `within`, how many speedups are within the tolerance; `all`, how many there are; `time` and
+    `speedup`, the farthest of each.
+    """
+
+    links: Links
+    folder: Path
+
+    def __getitem__(self, name: str) -> float:
+        what, _, least_ms = name.partition(STEP)
+        apart = [
+            one
+            for rtt_s in self.links.rtt_s
+            if 1e3 * rtt_s >= float(least_ms)
+            for one in compared(self.folder, f"{1e3 * rtt_s:g}ms")
+        ]
+        if what == "all":
+            return len(apart)
+        if what == "within":
+            return sum(abs(one.speedup_apart) <= SPEEDUP_APART for one in apart)
+        return max(abs(getattr(one, f"{what}_apart")) for one in apart)
+
+
+def _number(cell: CsvCell) -> float:
+    assert isinstance(cell, int | float), cell
+    return cell
+
+
+@dataclass(frozen=True)
 class Page:
     """A page, the text that it is made of, and where the numbers of that text come from."""
 
@@ -129,7 +173,17 @@ class Page:
         return text.format(**self.numbers)
 
 
-PEERS, H100 = REFERENCE / "peers", REFERENCE / "gpu-h100"
+def links_numbers(name: str, links: Links, folder: Path) -> dict[str, "Numbers | str"]:
+    """Return what a text may say of methods over links: every result as `NAME_measured_20ms`, and the agreement."""
+    results = {
+        f"{name}_{kind}_{1e3 * rtt_s:g}ms": Rows.kept(folder / kind / f"{1e3 * rtt_s:g}ms")
+        for kind in ("measured", "modelled")
+        for rtt_s in links.rtt_s
+    }
+    return {**results, f"{name}_agreement": Agreement(links, folder)}
+
+
+PEERS, H100, LIVE = REFERENCE / "peers", REFERENCE / "gpu-h100", REFERENCE / "live"
 PAGES = [
     Page(
         REFERENCE / "README.md",
@@ -141,6 +195,11 @@ PAGES = [
             },
             "schedulers": Rows.kept(REFERENCE / "schedulers"),
             "held_out": Rows.kept(REFERENCE / "schedulers-held-out"),
+            "measured": Rows.kept(REFERENCE / "measured"),
+            "outputs": Outputs(Rows.kept(REFERENCE / "measured")),
+            **links_numbers("links", SMOLLM2, LIVE),
+            **links_numbers("pair_links", KNOWN_PAIR, LIVE / "pair"),
+            **links_numbers("ahead", AHEAD, LIVE / "ahead"),
             "pair": section(),
         },
     ),
@@ -148,6 +207,24 @@ PAGES = [
         PEERS / "README.md",
         TEXTS / "peers.md",
         {path.stem: Figures(path) for path in sorted(PEERS.glob("*.json"))},
+    ),
+    Page(
+        REFERENCE / "vllm" / "README.md",
+        TEXTS / "vllm.md",
+        {
+            path.stem: path.read_text(encoding="utf-8")
+            for path in (REFERENCE / "vllm" / name for name in ("smollm2.md", "bundled.md"))
+        },
+    ),
+    Page(
+        REFERENCE / "ab" / "README.md",
+        TEXTS / "ab.md",
+        {
+            "smollm2": Servers(REFERENCE / "ab"),
+            "servers": Rows.kept(REFERENCE / "ab", "servers"),
+            "pair": Servers(REFERENCE / "ab" / "qwen2.5-coder"),
+            "pair_servers": Rows.kept(REFERENCE / "ab" / "qwen2.5-coder", "servers"),
+        },
     ),
     Page(
         H100 / "README.md",

@@ -51,6 +51,17 @@ class WithoutEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class NotWith:
+    """Another option that an option cannot go with, by the name of its field, and why.
+
+    It stands beside the `Option` of one of the two; neither counts that has its default.
+    """
+
+    other: str
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
 class First:
     """A mark beside an option that `--help` shows where a command has many; `--help-all` shows the others too.
 
@@ -89,6 +100,7 @@ class Option:
     recorded: Recorded = "no"
     first: bool = False
     without_effect: tuple[WithoutEffect, ...] = ()
+    not_with: tuple[NotWith, ...] = ()
     """What the marks beside it say, as `beside` fills it in."""
 
     def shown_name(self, name: str) -> str:
@@ -99,12 +111,14 @@ class Option:
 
     def beside(self, name: str, metadata: Iterable[object]) -> "Option":
         """Return the option of the field `name` with what stands beside it or its dataclass."""
-        first, cases = self.first, list(self.without_effect)
+        first, cases, others = self.first, list(self.without_effect), list(self.not_with)
         for mark in metadata:
+            if isinstance(mark, NotWith):
+                others.append(mark)
             if isinstance(mark, First | WithoutEffect) and name in (mark.options or (name,)):
                 first |= isinstance(mark, First)
                 cases += [mark] if isinstance(mark, WithoutEffect) else []
-        return replace(self, first=first, without_effect=tuple(cases))
+        return replace(self, first=first, without_effect=tuple(cases), not_with=tuple(others))
 
 
 @dataclass(frozen=True, slots=True)

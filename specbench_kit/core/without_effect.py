@@ -2,10 +2,11 @@
 ignored.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import Option, OptionValues, WithoutEffect
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import NotWith, Option, OptionValues, WithoutEffect, options_in
 
 RECORDED = "a trace has its own prompts, models and answers; leave out one of them"
 OWN_ANSWERS = "a trace has its own prompts and answers; leave out one of them"
@@ -55,6 +56,22 @@ def refuse_without_effect(
             flags = ", ".join(flag_of(name, given[name]) for name in names)
             verb = "have" if len(names) > 1 else "has"
             raise SkitError(f"{flags} {verb} no effect {words}: {because}")
+
+
+def refuse_together(kind: type, given: Collection[str]) -> None:
+    """Raise SkitError for two options of a dataclass that are given and cannot go together, by what
+    stands beside one of them.
+    """
+    for name, rule in _not_together(kind):
+        require(
+            name not in given or rule.other not in given,
+            f"{flag(name)} cannot go with {flag(rule.other)}: {rule.because}; leave out one of them",
+        )
+
+
+@cache  # a study constructs its settings anew for every point
+def _not_together(kind: type) -> Sequence[tuple[str, NotWith]]:
+    return [(field.name, rule) for field, _, option in options_in(kind) for rule in option.not_with]
 
 
 def flag_of(name: str, value: object) -> str:

@@ -757,9 +757,11 @@ class MetricValues(Struct, kw_only=True):
     ] = UNSET
 
     def value(self, name: str) -> float | None:
-        """Return the metric with this name, which may be one of another package."""
-        if self.added is not UNSET and name in self.added:
-            return self.added[name]
+        """Return the metric with this name, which may be one of another package that these values
+        lack.
+        """
+        if name not in self.__struct_fields__:
+            return None if self.added is UNSET else self.added.get(name)
         value: float | None = getattr(self, name)
         return value
 

@@ -28,9 +28,18 @@ from specbench_kit.core.common_options import (
     require_requests,
 )
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import DECODING, FIRST, OUTPUT, RUN, SERVER, Option, WithoutEffect
+from specbench_kit.core.option import (
+    DECODING,
+    FIRST,
+    OUTPUT,
+    RUN,
+    SERVER,
+    NotWith,
+    Option,
+    WithoutEffect,
+)
 from specbench_kit.core.temperature import require_temperature
-from specbench_kit.core.without_effect import GREEDY, RECORDED, beside, flag
+from specbench_kit.core.without_effect import GREEDY, RECORDED, beside, flag, refuse_together
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.constraint import GrammarSpec, parse_constraint
@@ -54,34 +63,6 @@ process.
 """
 
 
-CANNOT_GO_TOGETHER = (
-    ("processes", "deployment", "modelled time is the same in every process"),
-    ("processes", "server", "the server's process, which verifies, goes on"),
-    ("processes", "repeats", "each process is a repeat"),
-    ("processes", "until_decided", "it goes on with new prompts, not with processes"),
-    ("processes", "timeline", "a timeline shows one process"),
-    ("until_decided", "fewest_requests", "it goes on with new prompts, not with the same ones"),
-    ("until_decided", "repeats", "it goes on with new prompts, not with repeats"),
-    ("repeats", "deployment", "modelled time never varies"),
-    ("lossy", "server", "it is a rule of a target in this process, and a server has its own"),
-    (
-        "constraint",
-        "server",
-        "the grammar masks a target in this process, and a server has its own",
-    ),
-    ("constraint", "lossy", "no rule that changes outputs is defined under a grammar"),
-    ("constraint", "launch", "the grammar masks a target in this process"),
-    ("constraint", "draft_answers", "the draft model alone would answer without the grammar"),
-    ("server", "deployment", "it measures a real target elsewhere"),
-    ("server", "launch", "the target runs elsewhere"),
-    ("launch", "deployment", "it measures this machine"),
-    ("replay", "temperature", "a recorded trace is greedy"),
-    ("replay", "resume", "it runs a trace from its start"),
-    ("replay", "exclude_seen", "the prompts of a trace are fixed"),
-    ("replay", "token_view", "it shows the trees of a live run, which a trace does not contain"),
-    ("replay", "until_decided", "it saves decoding, and a replay decodes nothing"),
-    ("replay", "repeats", "a replay gives the same result every time"),
-)
 """Two options that cannot both have another value than their default, and why. Options that a user
 gives without any effect say so themselves, by `WithoutEffect` beside them.
 """
@@ -151,6 +132,7 @@ class BenchSettings(ConnectionOptions):
         float,
         Option("Sampling temperature; 0 decodes greedily.", DECODING, recorded="always"),
         FIRST,
+        NotWith("replay", "a recorded trace is greedy"),
     ] = 0.0
     top_p: Annotated[
         float,
@@ -181,6 +163,9 @@ class BenchSettings(ConnectionOptions):
             RUN,
             parse=parse_share,
         ),
+        NotWith("fewest_requests", "it goes on with new prompts, not with the same ones"),
+        NotWith("repeats", "it goes on with new prompts, not with repeats"),
+        NotWith("replay", "it saves decoding, and a replay decodes nothing"),
     ] = None
     repeats: Annotated[
         int,
@@ -189,6 +174,8 @@ class BenchSettings(ConnectionOptions):
             RUN,
             recorded="always",
         ),
+        NotWith("deployment", "modelled time never varies"),
+        NotWith("replay", "a replay gives the same result every time"),
     ] = 1
     processes: Annotated[
         int,
@@ -199,13 +186,21 @@ class BenchSettings(ConnectionOptions):
             recorded="if changed",
         ),
         RECORDED_IN_ONE,
+        NotWith("deployment", "modelled time is the same in every process"),
+        NotWith("server", "the server's process, which verifies, goes on"),
+        NotWith("repeats", "each process is a repeat"),
+        NotWith("until_decided", "it goes on with new prompts, not with processes"),
+        NotWith("timeline", "a timeline shows one process"),
     ] = 1
     baseline: Annotated[
         bool,
         Option("Also decode with the target alone, as the baseline.", RUN, recorded="as found"),
     ] = True
     out: Annotated[Out, FIRST] = Path("results")
-    resume: Resume = False
+    resume: Annotated[
+        Resume,
+        NotWith("replay", "it runs a trace from its start"),
+    ] = False
     force: Annotated[
         bool,
         Option(
@@ -229,6 +224,7 @@ class BenchSettings(ConnectionOptions):
             "For each of the first 100 requests, write an HTML page that shows where each token came from.",
             OUTPUT,
         ),
+        NotWith("replay", "it shows the trees of a live run, which a trace does not contain"),
     ] = False
     exclude_seen: Annotated[
         bool,
@@ -237,6 +233,7 @@ class BenchSettings(ConnectionOptions):
             "reserved for training are always excluded.",
             RUN,
         ),
+        NotWith("replay", "the prompts of a trace are fixed"),
     ] = False
     draft_answers: Annotated[
         bool,
@@ -279,6 +276,7 @@ class BenchSettings(ConnectionOptions):
             recorded="if changed",
         ),
         REPLAYED,
+        NotWith("server", "it is a rule of a target in this process, and a server has its own"),
     ] = None
     constraint: Annotated[
         GrammarSpec | None,
@@ -291,6 +289,10 @@ class BenchSettings(ConnectionOptions):
             recorded="if changed",
         ),
         REPLAYED,
+        NotWith("server", "the grammar masks a target in this process, and a server has its own"),
+        NotWith("lossy", "no rule that changes outputs is defined under a grammar"),
+        NotWith("launch", "the grammar masks a target in this process"),
+        NotWith("draft_answers", "the draft model alone would answer without the grammar"),
     ] = None
     server: Annotated[
         str | None,
@@ -302,6 +304,8 @@ class BenchSettings(ConnectionOptions):
         ),
         FIRST,
         REPLAYED,
+        NotWith("deployment", "it measures a real target elsewhere"),
+        NotWith("launch", "the target runs elsewhere"),
     ] = None
     link: Annotated[
         Link | None,
@@ -330,6 +334,7 @@ class BenchSettings(ConnectionOptions):
             recorded="if changed",
         ),
         REPLAYED,
+        NotWith("deployment", "it measures this machine"),
     ] = "virtual"
     tuned: Annotated[
         Path | None,
@@ -391,11 +396,7 @@ class BenchSettings(ConnectionOptions):
             field.name for field in fields(self) if getattr(self, field.name) != field.default
         }
         changed |= {"replay"} if replayed else set()
-        for name, other, because in CANNOT_GO_TOGETHER:
-            require(
-                not {name, other} <= changed,
-                f"{flag(name)} cannot go with {flag(other)}: {because}; leave out one of them",
-            )
+        refuse_together(type(self), changed)
 
     def require_answers_in(self, dataset: LoadedDataset) -> None:
         """Raise SkitError for options about right answers if the dataset has none."""

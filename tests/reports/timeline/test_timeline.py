@@ -306,6 +306,6 @@ def test_a_replay_has_a_timeline_and_no_tokens(tmp_path: Path) -> None:
     assert (run / "plots/timeline.png").exists()
     line = error_line(skit_here("bench", *options, "--token-view"))
     assert line == (
-        "--replay cannot go with --token-view: it shows the trees of a live run, which a trace does not contain; "
+        "--token-view cannot go with --replay: it shows the trees of a live run, which a trace does not contain; "
         "leave out one of them"
     )
