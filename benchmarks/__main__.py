@@ -185,8 +185,8 @@ def _write(path: Path, setting: Setting, outcome: Outcome) -> None:
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
-    for name, content in outcome.files.items():
-        (path.parent / name).write_bytes(content)
+    for name, data in outcome.files.items():
+        (path.parent / name).write_bytes(data)
 
 
 def _without_folders(value: Any) -> Any:

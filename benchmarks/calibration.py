@@ -56,7 +56,7 @@ def _by_prompt(rng: np.random.Generator, logs: Array) -> None:
     logs[:, 1:] += rng.normal(0, NOISE, logs[:, 1:].shape)
 
 
-def _order(prompts: int, lanes: int) -> Array:
+def _order(prompts: int, lanes: int) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
     """Return when each lane decodes each prompt: [prompts, lanes]."""
     places = np.empty((prompts, lanes), dtype=np.int64)
     for turn in range(prompts):

@@ -59,7 +59,7 @@ def injected(fault: Fault) -> Iterator[None]:
         path, bonus = fault(draft.tree, nodes, row.logits(nodes).float())
         return replace(right(draft, nodes, row, *rule), path=path, bonus=bonus)
 
-    verification.verdict_on = faulty
+    verification.verdict_on = faulty  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -101,18 +101,18 @@ def run(setting: Setting) -> Outcome:
     servers = {
         f"llama.cpp, {mode}": LlamaServer(exact, capacity, kind) for mode, kind in MODES.items()
     }
-    others = {name: server.answer for name, server in servers.items()}
+    peers: dict[str, Decode] = {name: server.answer for name, server in servers.items()}
     library, notes = None, [NO_LIBRARY]
     if llama_library.is_installed():
         library = LlamaWorker(
             target_file(exact), draft_file(exact), capacity, torch.get_num_threads()
         )
-        others |= _library(exact, library)
+        peers |= _library(exact, library)
         notes = [f"{BUILT} has {llama_library.build()}."]
     tokens: dict[str, list[int]] = {
-        name: [decode(request) for request in requests] for name, decode in (kit | others).items()
+        name: [decode(request) for request in requests] for name, decode in (kit | peers).items()
     }
-    seconds = take_turns(kit | others, requests, setting.rounds)
+    seconds = take_turns(kit | peers, requests, setting.rounds)
     plain, text = servers["llama.cpp, plain"], _text(requests)
     own_ms, their_ms = (
         _forwards(exact, runners[EXACT]["target"], text),

@@ -107,9 +107,9 @@ def _llama_cpp(setting: Setting, folder: Path) -> dict[str, Decode]:
                 decode = _decoder(setting, path, weights, threads)
                 contenders[_label(role, f"llama.cpp {weights}", threads)] = decode
     for threads in THREADS:
-        pair = [folder / f"{role}-f16.gguf" for role in ("target", "draft")]
+        target, draft = (folder / f"{role}-f16.gguf" for role in ("target", "draft"))
         contenders[_label("target", "llama.cpp f16, drafts of 4", threads)] = _speculating(
-            setting, *pair, threads
+            setting, target, draft, threads
         )
     return contenders
 
@@ -127,7 +127,7 @@ def _speculating(setting: Setting, target: Path, draft: Path, threads: int) -> D
     }
     small = llama_cpp.Llama(str(draft), **options)
 
-    class Drafter(LlamaDraftModel):  # type: ignore[misc]
+    class Drafter(LlamaDraftModel):
         def __call__(self, input_ids: Any, /, **_options: Any) -> Any:
             return np.fromiter(
                 islice(small.generate(input_ids.tolist(), temp=0.0), DRAFTS), dtype=np.intc

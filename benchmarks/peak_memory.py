@@ -48,9 +48,9 @@ def run(_: Setting) -> Outcome:
         ]
         if folders:
             figures += _figures(name, folders)
-    with TemporaryDirectory() as folder:
-        write_random(Path(folder), THREE_BILLION)
-        figures += _figures("3 billion random weights", [Path(folder)])
+    with TemporaryDirectory() as random_weights:
+        write_random(Path(random_weights), THREE_BILLION)
+        figures += _figures("3 billion random weights", [Path(random_weights)])
     return Outcome("Peak memory", figures)
 
 

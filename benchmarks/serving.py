@@ -76,7 +76,8 @@ def _measure(setting: Setting, name: str, case: _Case) -> list[Figure]:
 
 def _compare(setting: Setting, name: str, arguments: tuple[str, ...]) -> list[Figure]:
     """Return the events a second of both loops, which run in turns, and their ratio."""
-    native, plain = [], []
+    native: list[float] = []
+    plain: list[float] = []
     for _ in range(setting.rounds):
         for costs, loop in ((native, "native"), (plain, "python")):
             cost = _simulate(arguments, loop)

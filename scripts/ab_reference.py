@@ -63,7 +63,7 @@ COMPARISONS = {
 
 def serve(options: argparse.Namespace) -> None:
     """Serve a file until this process is ended."""
-    import xllamacpp  # type: ignore[import-not-found]
+    import xllamacpp
 
     asked = xllamacpp.CommonParams()
     asked.model.path = str(options.serve)

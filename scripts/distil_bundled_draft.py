@@ -67,14 +67,15 @@ def batch_loss(draft: LlamaForCausalLM, batch: Sequence[Document]) -> Tensor:
         np.concatenate([document.probability for document in batch]).astype(np.float32)
     )
     probability /= probability.sum(-1, keepdim=True)
-    tokens = padded([document.tokens for document in batch])
+    tokens = padded([document.tokens.tolist() for document in batch])
     learned = torch.zeros(tokens.shape, dtype=torch.bool)
     for row, document in enumerate(batch):
         learned[row, document.start - 1 : len(document.tokens) - 1] = True
     with torch.autocast("cpu", dtype=torch.bfloat16):
         states = draft.model(input_ids=tokens, use_cache=False).last_hidden_state[learned]
         logits = draft.lm_head(states)
-    return TopDivergence.apply(logits, likely, probability) / len(likely)
+    loss: Tensor = TopDivergence.apply(logits, likely, probability)  # type: ignore[no-untyped-call]
+    return loss / len(likely)
 
 
 def batches(work: Path, most: int, rng: random.Random) -> Iterator[list[Document]]:

@@ -59,9 +59,16 @@ class Recorded(face.Drafts):
         MADE.append(self)
 
     def propose(
-        self, sampled_token_ids: Any, num_tokens_no_spec: Any, token_ids_cpu: Any, **others: Any
+        self,
+        sampled_token_ids: Any,
+        num_tokens_no_spec: Any,
+        token_ids_cpu: Any,
+        *others: Any,
+        **named: Any,
     ) -> Any:
-        drafts = super().propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, **others)
+        drafts = super().propose(
+            sampled_token_ids, num_tokens_no_spec, token_ids_cpu, *others, **named
+        )
         if self.calls is not None:
             counts = [int(count) for count in num_tokens_no_spec[: len(drafts)]]
             rows = [token_ids_cpu[row, :count].tolist() for row, count in enumerate(counts)]
@@ -100,14 +107,14 @@ class Subject:
                 new, outputs[name] = len(tokens) - len(outputs[name]), tokens
                 if new:
                     end_s = perf_counter() - began_s
-                    line = RoundRecord(
-                        **(UNKNOWN | {"end_s": end_s}), accepted=new - 1, committed=new
-                    )
+                    unknown: dict[str, Any] = UNKNOWN | {"end_s": end_s}
+                    line = RoundRecord(**unknown, accepted=new - 1, committed=new)
                     records[name].rounds.append(line)
                 if output.finished:
                     records[name].text = output.outputs[0].text
-                    reason = "length" if len(tokens) == most else "eos"
-                    records[name].finish(tokens, reason, perf_counter())
+                    records[name].finish(
+                        tokens, "length" if len(tokens) == most else "eos", perf_counter()
+                    )
         return [records[request.id] for request in requests]
 
     def warm_up(self, requests: Sequence[Request]) -> None:
@@ -235,7 +242,7 @@ def write_run(subject: Subject, plain: Subject, options: argparse.Namespace) -> 
             name: value for name, value in described.items() if name not in {"options", "uses"}
         }
         models = {"target": described["models"]["target"]}
-        changes = {
+        changes: Any = {
             "method": f"vllm-{subject.name}",
             "config": config,
             "models": models,

@@ -101,8 +101,8 @@ def draw(
     """
     from matplotlib import rc_context
 
-    tasks, rtts = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "rtt_s"))
-    tasks = list(rates)[::-1] if rates else tasks
+    of_rows, rtts = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "rtt_s"))
+    tasks: list[CsvCell] = [*list(rates)[::-1]] if rates else of_rows
     winners = [row for row in rows if row["fastest"]]
     methods = sorted({str(row["method"]) for row in winners})
     styles = method_styles({name: name for name in methods if name != BASELINE})

@@ -38,7 +38,8 @@ def _fitted(start: tuple[float, ...], steps: list[Step]) -> tuple[float, list[fl
             "",
             "",
             anywhere=AchievedSpeed(
-                **dict(zip(NAMES, map(float, numbers), strict=True)), overlap=1.0
+                **dict(zip(NAMES, map(float, numbers), strict=True)),  # type: ignore[arg-type]
+                overlap=1.0,
             ),
         )
         return [float(np.log(step.modelled_s(software) / step.measured_s)) for step in steps]

@@ -79,10 +79,18 @@ class Speedup:
             "typical_speedup_low",
             "typical_speedup_high",
         )
-        numbers = [
-            _number(row.get(name)) for name in (*names, "acceptance_length", "colocated_ratio")
-        ]
-        return cls(_number(row["speedup"]) or 1.0, *numbers, row.get("verdict") or "")
+        low, high, typical, typical_low, typical_high = (_number(row.get(name)) for name in names)
+        return cls(
+            _number(row["speedup"]) or 1.0,
+            low,
+            high,
+            typical,
+            typical_low,
+            typical_high,
+            _number(row.get("acceptance_length")),
+            _number(row.get("colocated_ratio")),
+            row.get("verdict") or "",
+        )
 
     @property
     def interval(self) -> str:

@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -154,7 +155,7 @@ def context_at(progress: float) -> int:
     return next(length for start, length in reversed(CONTEXTS) if progress >= start)
 
 
-def fit(model: LlamaForCausalLM, data: dict, args: argparse.Namespace) -> None:
+def fit(model: LlamaForCausalLM, data: dict[str, Any], args: argparse.Namespace) -> None:
     """Train `model` to predict the next token."""
     rng = random.Random(args.seed)
     streams = {length: windows(data["math"], data["prose"], length, rng) for _, length in CONTEXTS}

@@ -101,7 +101,8 @@ class Servers:
 
     @cached_property
     def _loads(self) -> Mapping[str, Any]:
-        return {load.load: load for load in api.load(self.folder).result.loads}
+        found: Any = api.load(self.folder)
+        return {load.load: load for load in found.result.loads}
 
     def __getitem__(self, name: str) -> str:
         load, _, figure = name.partition(STEP)
@@ -120,7 +121,7 @@ class Outputs:
 
     rows: Rows
 
-    def __format__(self, _: str) -> str:
+    def __str__(self) -> str:
         judged = [row for row in self.rows.of if row.get("lossless_compared")]
         same, all_of_them = (
             sum(int(_number(row[f"lossless_{kind}"])) for row in judged)
@@ -151,7 +152,7 @@ class Agreement:
             return len(apart)
         if what == "within":
             return sum(abs(one.speedup_apart) <= SPEEDUP_APART for one in apart)
-        return max(abs(getattr(one, f"{what}_apart")) for one in apart)
+        return float(max(abs(getattr(one, f"{what}_apart")) for one in apart))
 
 
 def _number(cell: CsvCell) -> float:
@@ -196,7 +197,7 @@ PAGES = [
             "schedulers": Rows.kept(REFERENCE / "schedulers"),
             "held_out": Rows.kept(REFERENCE / "schedulers-held-out"),
             "measured": Rows.kept(REFERENCE / "measured"),
-            "outputs": Outputs(Rows.kept(REFERENCE / "measured")),
+            "outputs": str(Outputs(Rows.kept(REFERENCE / "measured"))),
             **links_numbers("links", SMOLLM2, LIVE),
             **links_numbers("pair_links", KNOWN_PAIR, LIVE / "pair"),
             **links_numbers("ahead", AHEAD, LIVE / "ahead"),
