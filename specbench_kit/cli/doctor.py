@@ -355,10 +355,11 @@ def _check_plug_ins() -> Iterator[Finding]:
     ]
     for name, registry in registries:
         others = registry.of_other_packages()
-        beside = f", and of other packages {', '.join(others)}" if others else ""
+        own = len(registry.all()) - len(others)
+        parts = [f"{own} of the kit"] if own else []
+        parts += [f"of other packages {', '.join(others)}"] if others else []
         if others or registry is methods:
-            own = len(registry.all()) - len(others)
-            yield Finding(name, "ok", f"{own} of the kit{beside}")
+            yield Finding(name, "ok", ", and ".join(parts))
         for broken, reason in registry.left_out().items():
             yield Finding(
                 f"{registry.kind} {broken}", "missing", reason, f"all other {name} can be used"

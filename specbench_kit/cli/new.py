@@ -333,8 +333,8 @@ TEMPLATES = {
         METRIC,
         METRIC_TEST,
         "$kind",
-        lambda name: (
-            f"skit bench --replay qwen2.5-coder --deployment wan --method fixed-k --columns speedup,{name}"
+        lambda _: (
+            "skit bench --replay qwen2.5-coder --deployment wan --method fixed-k --method svip"
         ),
     ),
 }

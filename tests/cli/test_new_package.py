@@ -161,7 +161,7 @@ def test_a_package_of_another_author_is_everywhere_without_an_edit_here(
     assert offered.stdout.split() == ["fastest"]
     found = {row["name"]: row["found"] for row in json.loads(shown("doctor", "--json"))}
     for kind, name in parts.items():
-        assert found[kind].endswith(f" of the kit, and of other packages {name}")
+        assert found[kind].endswith(f"of other packages {name}")
     docs = subprocess.run(
         [sys.executable, "-c", PAGE_OF_COMMANDS],
         cwd=ROOT,

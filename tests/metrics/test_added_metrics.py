@@ -96,7 +96,7 @@ def test_a_result_is_read_where_its_metric_is_not_installed(
 def test_a_result_that_was_made_without_a_metric_has_an_empty_column(tmp_path: Path) -> None:
     replayed(tmp_path).report(tmp_path / "page", ["json"])
     added_metrics.register("whole_drafts")(WholeDrafts)
-    chosen = ("--columns", "speedup,whole-drafts", "--format", "md,latex")
+    chosen = ("--columns", "typical-speedup,whole-drafts", "--format", "md,latex")
     done = skit_here("report", tmp_path / "page", *chosen, "--out", tmp_path / "again")
     assert done.returncode == 0, done.stderr
     assert "whole drafts" not in (tmp_path / "again" / "report.md").read_text()
