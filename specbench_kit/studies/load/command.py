@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.cli.common import JsonOption, command_line, tell_study
-from specbench_kit.core.option import FIRST, Given, Option
+from specbench_kit.core.option import Given, Option
 from specbench_kit.studies.load.settings import LoadSettings
 
 
-def load(options: Given[LoadSettings], as_json: Annotated[JsonOption, FIRST] = False) -> None:
+def load(options: Given[LoadSettings], as_json: JsonOption = False) -> None:
     """Load the server with every number of devices and print the result."""
     from rich.console import Console
 
