@@ -219,7 +219,7 @@ def validation(out: Path) -> None:
         run, folder = _loaded(scheduler, devices, slo), out / scheduler
         skit("validate", run)
         keep(run, folder)
-        skit("report", folder, "--format", "md,svg")
+        skit("report", folder, "--format", "md,csv,svg")
 
 
 def validation_page(out: Path) -> None:

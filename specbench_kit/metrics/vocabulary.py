@@ -312,7 +312,8 @@ class MetricValues(Struct, kw_only=True):
         float | None,
         Metric(
             "share",
-            "share of the finished requests whose output follows its grammar to the end. Given if outputs had to",
+            "share of the finished requests whose output follows its grammar to the end. Given if outputs had to "
+            "follow one",
             ColumnHeading(
                 "valid by the grammar",
                 "Valid",
