@@ -35,7 +35,8 @@ class AddedMetric(ABC):
 
     @abstractmethod
     def of(self, records: "Sequence[RequestRecord]") -> float | None:
-        """Return its value over finished requests; None if it has none.
+        """Return its value over finished requests, of which there is one at least; None if it has
+        none.
 
         It is asked for all requests, for those of each category and, for the interval, for all but those of some
         prompts.

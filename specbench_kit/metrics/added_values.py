@@ -8,7 +8,7 @@ from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.registry import plug_in_problem
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics.added import AddedMetric, added_metrics
-from specbench_kit.metrics.statistics import Units, interval_of_estimate
+from specbench_kit.metrics.statistics import FEWEST_UNITS, Units, interval_of_estimate
 from specbench_kit.metrics.vocabulary import Interval
 
 MOST_PARTS = 100
@@ -28,7 +28,7 @@ def values_and_intervals(
     for name, kind in added_metrics.all().items():
         try:
             metric = kind()
-            values[name] = _number(metric.of(records))
+            values[name] = _number(metric.of(records)) if records else None
             intervals[name] = _interval(metric, values[name], records, units)
         except Exception as error:  # whatever is wrong with it, nothing else depends on it
             reason = plug_in_problem(error) or one_line(f"{type(error).__name__}: {error}")
@@ -48,12 +48,12 @@ def _number(value: object) -> float | None:
 def _interval(
     metric: AddedMetric, value: float | None, records: Records, units: Units
 ) -> Interval | None:
-    """Return the interval over prompts; None where one of the values without some of them is not
-    known.
+    """Return the interval over prompts; None where these are too few, or where one of the values
+    without some of them is not known.
     """
-    if value is None:
-        return None
     parts = sorted({units[record.request_id] for record in records})
+    if value is None or len(parts) < FEWEST_UNITS:
+        return None
     part_of = {unit: number % MOST_PARTS for number, unit in enumerate(parts)}
     placed = [(part_of[units[record.request_id]], record) for record in records]
     weights = np.zeros(min(len(parts), MOST_PARTS))

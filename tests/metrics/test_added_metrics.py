@@ -10,6 +10,7 @@ from command_line import skit_here
 from specbench_kit import api
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.added import AddedMetric, added_metrics
+from specbench_kit.metrics.added_values import values_and_intervals
 
 OPTIONS = {"deployment": "wan", "limit": 12}
 METHODS = ["fixed-k:k=1", "fixed-k:k=4"]
@@ -24,6 +25,16 @@ class WholeDrafts(AddedMetric):
         drafts = [each for record in records for each in record.rounds if each.submitted]
         whole = sum(each.accepted == each.submitted for each in drafts)
         return whole / len(drafts) if drafts else None
+
+
+class TokensPerAnswer(AddedMetric):
+    """Divides by the number of requests, without a thought for none."""
+
+    title = "tokens per answer"
+    definition = "output tokens / requests"
+
+    def of(self, records: Sequence[RequestRecord]) -> float | None:
+        return sum(len(record.output_ids) for record in records) / len(records)
 
 
 class Failing(AddedMetric):
@@ -119,6 +130,21 @@ def test_a_metric_that_fails_costs_no_result(
     assert table["whole_drafts"].notna().sum() == len(METHODS)
     (line,) = (record.getMessage() for record in caplog.records)
     assert line == f"LEFT OUT: the metric 'odd' has no values: {says}"
+
+
+def test_a_metric_is_never_asked_for_no_requests(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the only prompt of a category nothing is left."""
+    added_metrics.register("tokens_per_answer")(TokensPerAnswer)
+    one = api.replay(METHODS, "qwen2.5-coder", out=tmp_path, deployment="wan", limit=1)
+    (answer,) = set(one.to_pandas()["tokens_per_answer"])
+    assert answer >= 1
+    assert values_and_intervals([], {}) == (
+        {"tokens_per_answer": None},
+        {"tokens_per_answer": None},
+    )
+    assert not caplog.records
 
 
 def test_a_number_that_json_cannot_hold_is_none(tmp_path: Path) -> None:
