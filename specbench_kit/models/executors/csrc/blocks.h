@@ -156,7 +156,7 @@ class Inputs<FileBlocks> {
     const int8_t* bytes;    // [rows][inputs]
     const float* scales;    // [rows][inputs / scaled]
     const int16_t* sums;    // [rows][inputs / 32]: sums of the bytes of a block
-    const int32_t* halves;  // [rows][inputs / 16]: sums of the bytes of half a block
+    const int16_t* halves;  // [rows][inputs / 16]: sums of the bytes of half a block
   };
   struct Rows {
     Scaled blocks, supers;
@@ -182,7 +182,7 @@ class Inputs<FileBlocks> {
     std::vector<int8_t> bytes;
     std::vector<float> scales;
     std::vector<int16_t> sums;
-    std::vector<int32_t> halves;
+    std::vector<int16_t> halves;
 
     void reserve(size_t rows, size_t inputs, size_t scaled) {
       const size_t size = rows * ((inputs + kSuper - 1) / kSuper * kSuper);
@@ -198,8 +198,8 @@ class Inputs<FileBlocks> {
       for (size_t part = 0; part < inputs / scaled; part++)
         scales[row * (inputs / scaled) + part] = round_to_bytes(x + part * scaled, int(scaled), to + part * scaled);
       for (size_t block = 0; block < inputs / kBlockInputs; block++) {
-        int32_t* pair = &halves[row * (inputs / 16) + 2 * block];
-        for (int h = 0; h < 2; h++) pair[h] = sum_of_16(to + block * kBlockInputs + 16 * size_t(h));
+        int16_t* pair = &halves[row * (inputs / 16) + 2 * block];
+        for (int h = 0; h < 2; h++) pair[h] = int16_t(sum_of_16(to + block * kBlockInputs + 16 * size_t(h)));
         sums[row * (inputs / kBlockInputs) + block] = int16_t(pair[0] + pair[1]);
       }
     }
@@ -361,15 +361,16 @@ class Matrix<FileBlocks> {
     const uint8_t* data = &part.data[size_t(group - part.first) * part.stride];
     const Scaled& all = kType.super ? in.supers : in.blocks;
     const int width = std::min(kGroup, stride_y - group * kGroup);
+    constexpr int kMost = kType.super ? kSuperTokens : kTokens;
     for (int row = 0; row < rows;) {
-      const int some = std::min(kTokens, rows - row);
+      const int some = std::min(kMost, rows - row);
       const size_t at = size_t(row) * size_t(inputs_);
       const Scaled from = {all.bytes + at, all.scales + at / kType.scaled(), all.sums + at / kBlockInputs,
                            all.halves + at / 16};
       for (int lane = 0; lane < kGroup; lane += Lanes::kCount)
-        call_tokens<kType, kTokens, kAdd>(some, data, lane, from,
-                                          y + size_t(row) * size_t(stride_y) + group * kGroup + lane, stride_y,
-                                          std::min(Lanes::kCount, width - lane));
+        call_tokens<kType, kMost, kAdd>(some, data, lane, from,
+                                        y + size_t(row) * size_t(stride_y) + group * kGroup + lane, stride_y,
+                                        std::min(Lanes::kCount, width - lane));
       row += some;
     }
   }
@@ -415,32 +416,40 @@ class Matrix<FileBlocks> {
     constexpr int kBlocks = kSuper / kBlockInputs;
     const uint8_t *scales = data + scales_at<kType>() + lane, *supers = data + supers_at<kType>() + 2 * lane;
     for (size_t s = 0; s < count() / kBlocks; s++, supers += kType.super_bytes()) {
-      typename Lanes::Wholes totals[kRows], minima[kRows];
-      for (int r = 0; r < kRows; r++) totals[r] = minima[r] = Lanes::whole(0);
+      typename Lanes::Wholes totals[kRows], shifts[kRows];
+      for (int r = 0; r < kRows; r++) totals[r] = shifts[r] = Lanes::whole(0);
       for (size_t b = s * kBlocks; b < (s + 1) * kBlocks;
            b++, data += kType.code_bytes(), scales += kType.scale_bytes()) {
         for (int line = 0; line < kType.code_bytes() && !lane; line += 64)
           __builtin_prefetch(data + kAhead + line - 2048);
         const Codes<kType.bits> codes(data, lane);
-        const auto first = Lanes::bytes<kType.halves()>(scales), second = Lanes::bytes<kType.halves()>(scales + kGroup);
-        for (int r = 0; r < kRows; r++) {
-          const size_t at = size_t(r) * count() + b;
-          const int8_t* bytes = in.bytes + at * kBlockInputs;
-          if constexpr (kType.halves()) {
-            const auto left = codes.dot_half(0, bytes, -kType.zero * in.halves[2 * at]);
-            const auto right = codes.dot_half(1, bytes, -kType.zero * in.halves[2 * at + 1]);
-            totals[r] = Lanes::add(totals[r], Lanes::add(Lanes::multiply(left, first), Lanes::multiply(right, second)));
-          } else {
-            totals[r] = Lanes::add(totals[r], Lanes::multiply(codes.dot(bytes, 0), first));
-            minima[r] = Lanes::add_small(minima[r], second, in.sums[at]);
+        if constexpr (kType.halves()) {
+          const auto left = Lanes::bytes<true>(scales), right = Lanes::bytes<true>(scales + kGroup);
+          const auto both = Lanes::pairs<true>(scales, scales + kGroup);
+          for (int r = 0; r < kRows; r++) {
+            const size_t at = size_t(r) * count() + b;
+            totals[r] = codes.add(totals[r], in.bytes + at * kBlockInputs, left, right);
+            shifts[r] = Lanes::add_pairs(shifts[r], both, in.halves + 2 * at);
           }
+        } else {
+          const auto factor = Lanes::bytes<false>(scales);
+          for (int r = 0; r < kRows; r++)
+            totals[r] = codes.add(totals[r], in.bytes + (size_t(r) * count() + b) * kBlockInputs, factor);
+          if (b % 2) continue;  // the minima of two blocks are multiplied together
+          const auto both = Lanes::pairs<false>(scales + kGroup, scales + kGroup + kType.scale_bytes());
+          for (int r = 0; r < kRows; r++)
+            shifts[r] = Lanes::add_pairs(shifts[r], both, in.sums + size_t(r) * count() + b);
         }
       }
       const auto scale = Lanes::halves(supers), floor = Lanes::halves(supers + 2 * kGroup);
       for (int r = 0; r < kRows; r++) {
-        auto value = Lanes::multiply(scale, Lanes::to_numbers(totals[r]));
+        if constexpr (kType.halves())
+          totals[r] = Lanes::add(totals[r], Lanes::multiply(shifts[r], Lanes::whole(-kType.zero)));
+        const auto total = Lanes::to_numbers(totals[r]);
+        typename Lanes::Numbers value;
         if constexpr (kType.minimum)
-          value = Lanes::subtract(value, Lanes::multiply(floor, Lanes::to_numbers(minima[r])));
+          value = Lanes::multiply_subtract(scale, total, Lanes::multiply(floor, Lanes::to_numbers(shifts[r])));
+        else value = Lanes::multiply(scale, total);
         sums[r] = Lanes::multiply_add(value, Lanes::number(in.scales[size_t(r) * count() / kBlocks + s]), sums[r]);
       }
     }

@@ -63,7 +63,8 @@ inline int32_t sum_of_16(const int8_t* bytes) {
 
 #if defined(__AVX512VNNI__)
 
-constexpr int kTokens = 5;  // whose sums fit into the registers beside the codes of a block
+// Whose sums fit into the registers beside the codes of a block, and of a block of a superblock.
+constexpr int kTokens = 5, kSuperTokens = 5;
 
 struct Lanes {
   using Numbers = __m512;
@@ -79,12 +80,21 @@ struct Lanes {
   }
   static Numbers to_numbers(Wholes a) { return _mm512_cvtepi32_ps(a); }
   static Numbers multiply(Numbers a, Numbers b) { return _mm512_mul_ps(a, b); }
-  static Numbers subtract(Numbers a, Numbers b) { return _mm512_sub_ps(a, b); }
   static Numbers multiply_add(Numbers a, Numbers b, Numbers c) { return _mm512_fmadd_ps(a, b, c); }
+  // a * b - c, rounded once: a compiler would choose which of two products it rounds, for each number of tokens anew.
+  static Numbers multiply_subtract(Numbers a, Numbers b, Numbers c) { return _mm512_fmsub_ps(a, b, c); }
   static Wholes add(Wholes a, Wholes b) { return _mm512_add_epi32(a, b); }
   static Wholes multiply(Wholes a, Wholes b) { return _mm512_mullo_epi32(a, b); }
-  // sum + a * b, where a is a byte without sign and b fits into 16 bits.
-  static Wholes add_small(Wholes sum, Wholes a, int b) { return _mm512_dpwssd_epi32(sum, a, whole(b)); }
+  // Two bytes of each lane, as a pair of 16 bits each.
+  template <bool kSigned>
+  static Wholes pairs(const uint8_t* left, const uint8_t* right) {
+    return _mm512_or_si512(_mm512_and_si512(bytes<kSigned>(left), whole(0xffff)),
+                           _mm512_slli_epi32(bytes<kSigned>(right), 16));
+  }
+  // sum + a[0] * b[0] + a[1] * b[1], with the same two numbers for all lanes.
+  static Wholes add_pairs(Wholes sum, Wholes a, const int16_t* b) {
+    return _mm512_dpwssd_epi32(sum, a, whole(load<int32_t>(b)));
+  }
 
   template <bool kAdd>
   static void write(float* to, Numbers value, int width) {
@@ -123,8 +133,14 @@ struct Codes {
   }
 
   __m512i dot(const int8_t* x, int start) const { return sum<0, kRegisters>(x, start); }
-  __m512i dot_half(int half, const int8_t* x, int start) const {
-    return half ? sum<kRegisters / 2, kRegisters>(x, start) : sum<0, kRegisters / 2>(x, start);
+  // total + scale * dot, and with a scale for each half.
+  __m512i add(__m512i total, const int8_t* x, __m512i scale) const {
+    return _mm512_add_epi32(total, _mm512_mullo_epi32(dot(x, 0), scale));
+  }
+  __m512i add(__m512i total, const int8_t* x, __m512i left, __m512i right) const {
+    const __m512i lower = sum<0, kRegisters / 2>(x, 0), upper = sum<kRegisters / 2, kRegisters>(x, 0);
+    total = _mm512_add_epi32(total, _mm512_mullo_epi32(lower, left));
+    return _mm512_add_epi32(total, _mm512_mullo_epi32(upper, right));
   }
 
  private:
@@ -144,7 +160,9 @@ struct Codes {
 
 #elif defined(__AVX2__)
 
-constexpr int kTokens = 3;
+// The codes of a block take half of the registers. Totals of superblocks are read and written once for a block, so that
+// they may lie in memory, and unpacking a block serves more tokens.
+constexpr int kTokens = 3, kSuperTokens = 6;
 
 struct Lanes {
   using Numbers = __m256;
@@ -161,11 +179,17 @@ struct Lanes {
   }
   static Numbers to_numbers(Wholes a) { return _mm256_cvtepi32_ps(a); }
   static Numbers multiply(Numbers a, Numbers b) { return _mm256_mul_ps(a, b); }
-  static Numbers subtract(Numbers a, Numbers b) { return _mm256_sub_ps(a, b); }
   static Numbers multiply_add(Numbers a, Numbers b, Numbers c) { return _mm256_fmadd_ps(a, b, c); }
+  static Numbers multiply_subtract(Numbers a, Numbers b, Numbers c) { return _mm256_fmsub_ps(a, b, c); }
   static Wholes add(Wholes a, Wholes b) { return _mm256_add_epi32(a, b); }
   static Wholes multiply(Wholes a, Wholes b) { return _mm256_mullo_epi32(a, b); }
-  static Wholes add_small(Wholes sum, Wholes a, int b) { return add(sum, _mm256_madd_epi16(a, whole(b))); }
+  template <bool kSigned>
+  static Wholes pairs(const uint8_t* left, const uint8_t* right) {
+    return _mm256_blend_epi16(bytes<kSigned>(left), _mm256_slli_epi32(bytes<kSigned>(right), 16), 0xaa);
+  }
+  static Wholes add_pairs(Wholes sum, Wholes a, const int16_t* b) {
+    return add(sum, _mm256_madd_epi16(a, whole(load<int32_t>(b))));
+  }
 
   template <bool kAdd>
   static void write(float* to, Numbers value, int width) {
@@ -206,8 +230,13 @@ struct Codes {
   }
 
   __m256i dot(const int8_t* x, int start) const { return sum<0, kRegisters>(x, start); }
-  __m256i dot_half(int half, const int8_t* x, int start) const {
-    return half ? sum<kRegisters / 2, kRegisters>(x, start) : sum<0, kRegisters / 2>(x, start);
+  // The sums of 16 bits are multiplied by the scale where they are widened.
+  __m256i add(__m256i total, const int8_t* x, __m256i scale) const {
+    return add_narrow<0, kRegisters>(total, x, twice(scale));
+  }
+  __m256i add(__m256i total, const int8_t* x, __m256i left, __m256i right) const {
+    total = add_narrow<0, kRegisters / 2>(total, x, twice(left));
+    return add_narrow<kRegisters / 2, kRegisters>(total, x, twice(right));
   }
 
  private:
@@ -233,22 +262,35 @@ struct Codes {
       }
       return _mm256_add_epi32(total, _mm256_add_epi32(widen(lower), _mm256_slli_epi32(widen(upper), 4)));
     }
+    return add_narrow<kFirst, kEnd>(total, x, _mm256_set1_epi16(1));
+  }
+
+  template <int kFirst, int kEnd>
+  __m256i add_narrow(__m256i total, const int8_t* x, __m256i factors) const {
     for (int j = kFirst; j < kEnd; j += kNarrow) {
-      __m256i narrow = _mm256_setzero_si256();
-      for (int i = j; i < j + kNarrow && i < kEnd; i++)
-        narrow =
-            _mm256_add_epi16(narrow, _mm256_maddubs_epi16(registers[i], _mm256_set1_epi32(load<int32_t>(x + 4 * i))));
-      total = _mm256_add_epi32(total, widen(narrow));
+      __m256i narrow = product(j, x);
+      for (int i = j + 1; i < j + kNarrow && i < kEnd; i++) {
+        narrow = _mm256_add_epi16(narrow, product(i, x));
+        // One sum after the other: a compiler would add them in a tree, for which codes leave their registers.
+        __asm__("" : "+x"(narrow));
+      }
+      total = _mm256_add_epi32(total, _mm256_madd_epi16(narrow, factors));
     }
     return total;
   }
 
+  __m256i product(int j, const int8_t* x) const {
+    return _mm256_maddubs_epi16(registers[j], _mm256_set1_epi32(load<int32_t>(x + 4 * j)));
+  }
+
+  // A number of each lane, twice in 16 bits.
+  static __m256i twice(__m256i a) { return _mm256_blend_epi16(a, _mm256_slli_epi32(a, 16), 0xaa); }
   static __m256i widen(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 };
 
 #else
 
-constexpr int kTokens = 2;
+constexpr int kTokens = 2, kSuperTokens = 2;
 
 struct Lanes {
   typedef float Numbers __attribute__((vector_size(64)));
@@ -270,11 +312,17 @@ struct Lanes {
   }
   static Numbers to_numbers(Wholes a) { return __builtin_convertvector(a, Numbers); }
   static Numbers multiply(Numbers a, Numbers b) { return a * b; }
-  static Numbers subtract(Numbers a, Numbers b) { return a - b; }
   static Numbers multiply_add(Numbers a, Numbers b, Numbers c) { return a * b + c; }
+  static Numbers multiply_subtract(Numbers a, Numbers b, Numbers c) { return a * b - c; }
   static Wholes add(Wholes a, Wholes b) { return a + b; }
   static Wholes multiply(Wholes a, Wholes b) { return a * b; }
-  static Wholes add_small(Wholes sum, Wholes a, int b) { return sum + a * b; }
+  template <bool kSigned>
+  static Wholes pairs(const uint8_t* left, const uint8_t* right) {
+    return (bytes<kSigned>(left) & 0xffff) | bytes<kSigned>(right) << 16;
+  }
+  static Wholes add_pairs(Wholes sum, Wholes a, const int16_t* b) {
+    return sum + (a << 16 >> 16) * b[0] + (a >> 16) * b[1];
+  }
 
   template <bool kAdd>
   static void write(float* to, Numbers value, int width) {
@@ -293,8 +341,11 @@ struct Codes {
   }
 
   Lanes::Wholes dot(const int8_t* x, int start) const { return sum(0, kRegisters, x, start); }
-  Lanes::Wholes dot_half(int half, const int8_t* x, int start) const {
-    return sum(half * kRegisters / 2, (half + 1) * kRegisters / 2, x, start);
+  Lanes::Wholes add(Lanes::Wholes total, const int8_t* x, Lanes::Wholes scale) const {
+    return total + scale * sum(0, kRegisters, x, 0);
+  }
+  Lanes::Wholes add(Lanes::Wholes total, const int8_t* x, Lanes::Wholes left, Lanes::Wholes right) const {
+    return total + left * sum(0, kRegisters / 2, x, 0) + right * sum(kRegisters / 2, kRegisters, x, 0);
   }
 
  private:
