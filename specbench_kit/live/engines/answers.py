@@ -24,6 +24,14 @@ tokens as there were chunks. By `usage at the end` the total is exact, and each 
 is estimated. By `chunks` nothing but the number of chunks is known.
 """
 
+BY_MODEL = ("stop", "eos", "eos_token", "end_turn")
+STOPPED = (*BY_MODEL, "stop_sequence")
+LIMITS = ("length", "max_tokens", "model_length")
+WHOLE = (*STOPPED, "tool_calls", "function_call", *LIMITS, "")
+"""Reasons, in small letters, for which a whole answer ends; some servers name none. `BY_MODEL` are
+those of a model that chose its end, `LIMITS` those of an answer that is as long as was allowed.
+"""
+
 
 class Burst(Struct, frozen=True, array_like=True):
     """Tokens that arrived together, and when: in seconds since the request was sent.
@@ -93,6 +101,16 @@ class StreamedAnswer(Struct, frozen=True):
     reply: str | None = None
     calls: list[AnswerCall] = []
     thinking: ThinkingPart | UnsetType = UNSET
+
+    @property
+    def was_stopped(self) -> bool:
+        """True if the model or a stop sequence ended the answer."""
+        return self.finish_reason.lower() in STOPPED
+
+    @property
+    def was_cut(self) -> bool:
+        """True if the limit of tokens ended the answer."""
+        return self.finish_reason.lower() in LIMITS
 
     @property
     def tokens(self) -> int:

@@ -17,6 +17,7 @@ from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.engines.address import ServerUnderTest
+from specbench_kit.live.engines.answers import BY_MODEL, WHOLE
 from specbench_kit.live.engines.base import (
     Generation,
     ServerDialect,
@@ -62,13 +63,6 @@ FINISHED_S = 1.0
 DONE_S = 0.05
 """How long a body may stay open after the event that finishes an answer, for its usage; and after
 `[DONE]`.
-"""
-BY_MODEL = ("stop", "eos", "eos_token", "end_turn")
-ENDS = (*BY_MODEL, "stop_sequence", "tool_calls", "function_call")
-LIMITS = ("length", "max_tokens", "model_length")
-WHOLE = (*ENDS, *LIMITS, "")
-"""Reasons, in small letters, for which a whole answer ends; some servers name none. `BY_MODEL` are
-those of a model that chose its end.
 """
 StreamState = Literal["open", "finished", "done"]
 """Whether an answer goes on, has ended, so that only its counts may follow, or the whole stream

@@ -12,6 +12,7 @@ import torch
 from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import Interrupted, SkitError, require
+from specbench_kit.core.plain_text import last_part
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import Written, stated
 from specbench_kit.datasets.base import LoadedDataset, Prompt
@@ -625,7 +626,11 @@ def _require_fields(
 
 
 async def describe_server(client: StreamClient) -> ServerDescription:
-    """Return what a server says of itself, and let requests ask for its model."""
+    """Return what a server says of itself, and let requests ask for its model.
+
+    A server that names its model by a file's path is asked for that name, and described by the last
+    part of it: a result tells nothing of the machine's folders.
+    """
     facts = await client.facts()
     address = client.address
     client.dialect.model_name = address.model or facts.model or ""
@@ -634,7 +639,7 @@ async def describe_server(client: StreamClient) -> ServerDescription:
         address.name,
         address.base,
         address.dialect,
-        client.dialect.model_name or None,
+        last_part(client.dialect.model_name) or None,
         facts.context,
         facts.version,
     )

@@ -34,8 +34,6 @@ FENCE = re.compile(r"\s*```\w*\s*(.*?)\s*```\s*", re.DOTALL)
 LESS_VALID = "less often valid"
 MORE_VALID = "more often valid"
 """The verdicts on the second server where a difference is shown."""
-CUT = ("length", "max_tokens", "model_length")
-"""Reasons of an answer that the limit of tokens ended."""
 
 
 def schemas_of(
@@ -77,7 +75,7 @@ def outcome_of(answer: StreamedAnswer, schema: JsonSchema) -> Outcome:
     try:
         return "valid" if schema.allows(parse_json(text)) else "other JSON"
     except ValueError:
-        if answer.finish_reason.lower() in CUT:
+        if answer.was_cut:
             return "cut"
     if fenced := FENCE.fullmatch(text):
         try:
@@ -126,7 +124,7 @@ def outcome_of_calls(answer: StreamedAnswer, tools: Tools) -> Outcome | None:
     read = [tools.is_valid(CalledTool(call.name, call.arguments)) for call in answer.calls]
     if all(read) and in_text is not False:
         return "valid"
-    if answer.finish_reason.lower() in CUT:
+    if answer.was_cut:
         return "cut"
     is_json = all(is_arguments(call.arguments) for call in answer.calls) and (
         in_text is None or holds_whole_calls(text)

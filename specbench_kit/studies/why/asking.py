@@ -26,7 +26,6 @@ UNDRAFTED_TOKENS = 2
 """Tokens of an answer in which nothing can be drafted: the prompt's forward brings the first, and one is left."""
 WARM_UP_TOKENS = 8
 WIDTHS = (1, 2, 4, 8)
-ENDED = ("stop", "eos", "eos_token", "end_turn", "stop_sequence")
 WORDS = (" one", " red", " cat", " sun")
 """Beginnings of what is put behind a prompt, each unlike the others, so that none continues what the server kept."""
 TOKENS_OF_PIECES = ("token ids", "running usage", "logprobs", "tokenizer")
@@ -279,7 +278,7 @@ def observed(
         decode_s=answer.decode_s,
         rounds=rounds,
         ttft_s=answer.ttft_s,
-        ended=answer.finish_reason.lower() in ENDED,
+        ended=answer.was_stopped,
         repeated=None if probe else repeated_share(words),
         probe=probe,
         concurrency=concurrency,

@@ -1,5 +1,6 @@
 """What is told before a ratio: other lengths, retries with their reasons, a busy client; and in which words."""
 
+import asyncio
 from math import ceil
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.comparison import Plan, summarise
 from specbench_kit.studies.ab.report import _marks
-from specbench_kit.studies.ab.run import STRETCH_S, Driver, busy_at_start
+from specbench_kit.studies.ab.run import STRETCH_S, Driver, busy_at_start, describe_server
 from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.ab.store import AnswerStore
 from specbench_kit.studies.ab.summary import AbSummary
@@ -129,6 +130,18 @@ def test_a_client_is_busy_by_stretches_that_are_long_enough_to_matter(
 )
 def test_a_file_is_called_by_the_last_part_of_its_path(name: str, shown: str) -> None:
     assert last_part(name) == shown
+
+
+def test_a_server_is_asked_for_a_file_and_described_without_its_folder() -> None:
+    async def asked_and_described(address: str) -> tuple[str, str | None]:
+        client = StreamClient(parse_server(f"a=vllm://{address}#/srv/models/q15.gguf"))
+        description = await describe_server(client)
+        await client.close()
+        return client.dialect.model_name, description.model
+
+    with streaming_server() as (address, _):
+        names = asyncio.run(asked_and_described(address))
+    assert names == ("/srv/models/q15.gguf", "q15.gguf")
 
 
 def test_other_programs_beside_a_comparison_are_told_and_servers_that_answer_are_none() -> None:
