@@ -137,8 +137,8 @@ class StreamEvent(Struct, frozen=True):
     `text` is the new part of the reply, `reasoning` that of the model's thoughts, and `other` what arrived in any other
     field, such as calls of tools, whose parts `calls` holds; the next turn of a dialogue repeats the reply alone.
     `tokens` is the number of new tokens, counted as `counted_by` says; `total_tokens` the number so far, the new ones
-    included. In a `cumulative` event, text and token ids are those of the whole answer so far. An empty `finish_reason`
-    is none.
+    included, and `reasoning_tokens` that of the thoughts among them. In a `cumulative` event, text and token ids are
+    those of the whole answer so far. An empty `finish_reason` is none.
     """
 
     text: str = ""
@@ -153,6 +153,7 @@ class StreamEvent(Struct, frozen=True):
     drafts: DraftCounts | None = None
     error: str | None = None
     reasoning: str = ""
+    reasoning_tokens: int | None = None
     other: str = ""
     calls: tuple[CallPart, ...] = ()
 

@@ -167,11 +167,12 @@ class SglangCounts(Struct):
         )
 
 
-class PredictionCounts(Struct):
-    """OpenAI's counts of predicted tokens, in which gateways state those of a server's
-    speculation.
+class CompletionDetails(Struct):
+    """OpenAI's details of an answer's tokens: how many were thoughts, and how many were predicted,
+    in which gateways state the counts of a server's speculation.
     """
 
+    reasoning_tokens: int | None = None
     accepted_prediction_tokens: int | None = None
     rejected_prediction_tokens: int | None = None
 

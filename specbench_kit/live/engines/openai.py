@@ -32,7 +32,7 @@ from specbench_kit.live.engines.base import (
     read_event,
     token_server,
 )
-from specbench_kit.live.engines.counters import PredictionCounts, SglangCounts
+from specbench_kit.live.engines.counters import CompletionDetails, SglangCounts
 from specbench_kit.live.engines.delta import Delta, calls_of, parts_of
 from specbench_kit.live.engines.request_fields import RequestBody
 
@@ -78,7 +78,7 @@ class Usage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
-    completion_tokens_details: PredictionCounts | None = None
+    completion_tokens_details: CompletionDetails | None = None
 
 
 class ChosenToken(Struct):
@@ -193,6 +193,9 @@ class Chunk(Struct):
             if usage.prompt_tokens_details
             else None,
             drafts=self._drafts(),
+            reasoning_tokens=usage.completion_tokens_details.reasoning_tokens
+            if usage.completion_tokens_details
+            else None,
             error=self._error(),
         )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from specbench_kit.live.engines.answers import (
     AnswerCall,
@@ -12,6 +13,7 @@ from specbench_kit.live.engines.answers import (
     CountedBy,
     DraftCounts,
     StreamedAnswer,
+    ThinkingPart,
     divided,
 )
 from specbench_kit.live.engines.base import StreamEvent
@@ -65,6 +67,8 @@ class ReceivedStream:
     _prompt_tokens: int | None = None
     _cached_tokens: int | None = None
     _drafts: DraftCounts | None = None
+    _thought_tokens: int | None = None
+    """The tokens of the thoughts, where the server counts them."""
     finish_reason: str = ""
     """Why the server says that the answer ended; empty if it does not say."""
 
@@ -116,6 +120,7 @@ class ReceivedStream:
             event.cached_tokens if event.cached_tokens is not None else self._cached_tokens
         )
         self._drafts = event.drafts or self._drafts
+        self._thought_tokens = event.reasoning_tokens or self._thought_tokens
         return brings
 
     def _names_tokens(self, event: StreamEvent) -> bool:
@@ -189,10 +194,17 @@ class ReceivedStream:
             drafts=self._drafts,
             reply=None if reply == text else reply,
             calls=[self._calls[position] for position in sorted(self._calls)],
-            thinking=UNSET
-            if end is None
-            else thinking_part(parts, end, counts_tokens=counted_by != "chunks"),
+            thinking=UNSET if end is None else self._thinking(parts, end, counted_by),
         )
+
+    def _thinking(self, parts: Sequence[TextPart], end: int, counted_by: CountedBy) -> ThinkingPart:
+        """Return the thinking part, by the server's own count of its tokens where there is one."""
+        thinking = thinking_part(parts, end, counts_tokens=counted_by != "chunks")
+        stated = self._thought_tokens
+        total = sum(part.tokens for part in parts)
+        if stated is None or thinking.tokens is None or stated > total:
+            return thinking
+        return replace(thinking, tokens=stated)
 
     def _sizes(self, count_tokens: TokenCounter | None) -> tuple[Sequence[int], CountedBy]:
         """Return the tokens of each arrival, and by what they were counted."""

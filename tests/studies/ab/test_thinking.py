@@ -124,6 +124,23 @@ def test_a_chunk_with_the_end_of_both_parts_is_divided_by_its_text() -> None:
     assert stream.answer().thinking == ThinkingPart(3, 6, 4, 0.2)
 
 
+@pytest.mark.parametrize(("stated", "tokens"), [(4, 4), (0, 2), (8, 2), (None, 2)])
+def test_a_server_that_counts_the_thoughts_is_believed_up_to_all_tokens(
+    stated: int | None, tokens: int
+) -> None:
+    deltas = [(0.1, *thought("Hm")), (0.2, *said("It is so."))]
+    details = {"completion_tokens_details": {"reasoning_tokens": stated}}
+
+    def with_details(document: Any) -> Any:
+        if usage := document.get("usage"):
+            usage |= details
+        return document
+
+    found = answer(chat(*deltas, usage=7, change=with_details)).received.answer()
+    assert found.tokens == 7
+    assert found.thinking == ThinkingPart(tokens, 2, 9, 0.2)
+
+
 def test_the_reply_is_judged_without_thoughts_between_tags() -> None:
     found = received(said("<think>Hm", "</think>\n", '{"a": 1}'), usage=3)
     assert (found.text, found.reply) == ('<think>Hm</think>\n{"a": 1}', '{"a": 1}')
