@@ -241,7 +241,7 @@ MARKED = (
 )
 STATED = re.compile(rf"(?={BOXED})|(?={MARKED})", re.IGNORECASE)
 BOLD = re.compile(r"\*\*(?=\S)([^*\n]+?)\*\*")
-END_OF_THOUGHT = "</think>"
+START_OF_THOUGHT, END_OF_THOUGHT = "<think>", "</think>"
 
 
 def conclusion(text: str) -> str:
@@ -249,6 +249,21 @@ def conclusion(text: str) -> str:
     without any.
     """
     return text.rpartition(END_OF_THOUGHT)[2]
+
+
+def end_of_thoughts(text: str) -> int | None:
+    """Return the position behind a thinking part that tags mark; None for a text without one.
+
+    A chat template may have written the opening tag, so that a text need not hold it.
+    """
+    begin = len(text) - len(text.lstrip())
+    is_opened = text.startswith(START_OF_THOUGHT, begin)
+    thoughts, closing, reply = text.partition(END_OF_THOUGHT)
+    if not closing and not is_opened:
+        return None
+    if not thoughts[begin + len(START_OF_THOUGHT) * is_opened :].strip():
+        return None  # a model that is told not to think may write the tags alone
+    return len(text) - len(reply.lstrip())
 
 
 def stated_answers(text: str) -> list[str]:

@@ -11,6 +11,7 @@ from specbench_kit.core.typed_json import Count, JsonObject, convert
 from specbench_kit.metrics.along import PartAcceptance
 from specbench_kit.metrics.losslessness import LosslessCounts, OutputCounts
 from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.thinking import ThinkingSummary
 from specbench_kit.metrics.tool_calls import ToolCallSummary
 from specbench_kit.metrics.vocabulary import (
     DISTRIBUTIONS,
@@ -301,6 +302,12 @@ class RunSummary(Struct):
         ToolCallSummary | None,
         Meta(
             description="answers in conversations with tools, by kind of token and by turn; null without such"
+        ),
+    ] = None
+    thinking: Annotated[
+        ThinkingSummary | None,
+        Meta(
+            description="answers that begin with thoughts, by their thoughts and their replies; null without such"
         ),
     ] = None
     along: Annotated[

@@ -7,6 +7,7 @@ from itertools import pairwise
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from specbench_kit.datasets.answers import end_of_thoughts
 from specbench_kit.live.engines.answers import (
     AnswerCall,
     Burst,
@@ -19,7 +20,6 @@ from specbench_kit.live.engines.answers import (
 from specbench_kit.live.engines.base import StreamEvent
 from specbench_kit.live.engines.thinking import (
     TextPart,
-    end_of_tags,
     end_of_thinking,
     thinking_part,
 )
@@ -181,7 +181,7 @@ class ReceivedStream:
         ]
         end = end_of_thinking(parts)
         reply = self._reply
-        if not self._reasoning.strip() and (tags_end := end_of_tags(reply)) is not None:
+        if not self._reasoning.strip() and (tags_end := end_of_thoughts(reply)) is not None:
             reply = reply[tags_end:]
         return StreamedAnswer(
             text=text,

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specbench_kit.datasets.answers import END_OF_THOUGHT
+from specbench_kit.datasets.answers import end_of_thoughts
 from specbench_kit.live.engines.answers import ThinkingPart, divided
-
-START_OF_THOUGHT = "<think>"
 
 
 class TextPart(NamedTuple):
@@ -16,21 +14,6 @@ class TextPart(NamedTuple):
     thoughts: str
     others: str
     tokens: int
-
-
-def end_of_tags(text: str) -> int | None:
-    """Return the position behind a thinking part that tags mark; None for a text without one.
-
-    A chat template may have written the opening tag, so that a text need not hold it.
-    """
-    begin = len(text) - len(text.lstrip())
-    is_opened = text.startswith(START_OF_THOUGHT, begin)
-    thoughts, closing, reply = text.partition(END_OF_THOUGHT)
-    if not closing and not is_opened:
-        return None
-    if not thoughts[begin + len(START_OF_THOUGHT) * is_opened :].strip():
-        return None  # a model that is told not to think may write the tags alone
-    return len(text) - len(reply.lstrip())
 
 
 def _end_of_fields(parts: Sequence[TextPart]) -> int | None:
@@ -54,7 +37,7 @@ def end_of_thinking(parts: Sequence[TextPart]) -> int | None:
     """
     if any(part.thoughts.strip() for part in parts):
         return _end_of_fields(parts)
-    return end_of_tags("".join(part.others for part in parts))
+    return end_of_thoughts("".join(part.others for part in parts))
 
 
 def thinking_part(
@@ -92,7 +75,7 @@ def thinking_of_text(text: str | None, tokens: int) -> ThinkingPart | None:
     """Return the thinking part that tags mark in a text of so many tokens, without its times; None
     without one.
     """
-    end = end_of_tags(text) if text else None
+    end = end_of_thoughts(text) if text else None
     return None if text is None or end is None else untimed_part(end, len(text) - end, tokens)
 
 

@@ -37,7 +37,12 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.run.report import setting as run_setting
-from specbench_kit.reports.run.sections import answers_section, definitions, tool_calls_compared
+from specbench_kit.reports.run.sections import (
+    answers_section,
+    definitions,
+    thinking_compared,
+    tool_calls_compared,
+)
 from specbench_kit.reports.sections import (
     colocation,
     deployment,
@@ -146,6 +151,7 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         paragraphs(reachable_gap(comparison)),
         differences(comparison),
         answers_section(judged),
+        thinking_compared(judged),
         tool_calls_compared(judged),
         colocation.section(comparison.overall, fields[0].deployment),
         categories(comparison, look),

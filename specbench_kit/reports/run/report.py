@@ -85,6 +85,7 @@ def build(
         sections.categories(summary),
         sections.positions(overall),
         sections.along(summary.along),
+        sections.thinking(summary.thinking),
         sections.tool_calls(summary.tool_calls),
         sections.drafters(result.drafters),
         sections.phases(run, sides),

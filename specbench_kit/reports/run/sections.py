@@ -22,6 +22,7 @@ from specbench_kit.metrics.run_summary import (
     PipelineMetrics,
     RunSummary,
 )
+from specbench_kit.metrics.thinking import PARTS, ThinkingSummary
 from specbench_kit.metrics.tool_calls import ToolCallSummary
 from specbench_kit.metrics.vocabulary import (
     BASELINE,
@@ -200,6 +201,71 @@ def along(parts: Sequence[PartAcceptance]) -> Blocks:
             blocks.append(Table(columns, rows))
     note = "Later parts hold fewer requests: those with long answers or long prompts, which may be of another kind."
     return [*blocks, Paragraph(note)]
+
+
+def thinking(summary: ThinkingSummary | None) -> Blocks:
+    """Return acceptance, lengths and times of thoughts and of replies."""
+    if summary is None:
+        return []
+    rows = [
+        (
+            part.part,
+            part.answers,
+            part.tokens,
+            part.seconds,
+            part.rounds,
+            Estimate(part.acceptance_length, part.interval),
+            part.acceptance_rate,
+        )
+        for part in summary.parts
+    ]
+    columns: list[Column | str] = [
+        "part",
+        Column("answers", "count"),
+        Column("tokens", "number"),
+        Column("time", "seconds"),
+        Column("rounds", "count"),
+        Column("acceptance length (95%)", "number"),
+        Column("acceptance rate", "share"),
+    ]
+    cut = f"; {summary.unfinished:,} end before it" if summary.unfinished else ""
+    return [
+        Heading("Thoughts and reply"),
+        Paragraph(f"{summary.answers:,} answers begin with thoughts{cut}."),
+        Table(columns, rows),
+        Paragraph(
+            "Mean tokens and times of a part. Thoughts end at </think>, the reply begins with its first character that "
+            "is no white space, and a round belongs to the part in which its first token lies."
+        ),
+    ]
+
+
+def thinking_compared(summaries: Mapping[str, RunSummary]) -> Blocks:
+    """Return each method's acceptance length and time by part; nothing without thoughts."""
+    known = {label: own.thinking for label, own in summaries.items() if own.thinking}
+    if not known:
+        return []
+    rows = []
+    for label, own in known.items():
+        parts = {part.part: part for part in own.parts}
+        lengths = [
+            Estimate(parts[part].acceptance_length, parts[part].interval) if part in parts else None
+            for part in PARTS
+        ]
+        times = [parts[part].seconds if part in parts else None for part in PARTS]
+        rows.append([code(label), own.answers, own.unfinished, *lengths, *times])
+    columns: tuple[Column | str, ...] = (
+        "method",
+        Column("answers", "count"),
+        Column("cut before the reply", "count"),
+        *(Column(f"acceptance length, {part} (95%)", "number") for part in PARTS),
+        *(Column(f"time, {part}", "seconds") for part in PARTS),
+    )
+    return [
+        Heading("Thoughts and reply"),
+        Table(columns, rows),
+        Paragraph("Of the answers that begin with thoughts; each method's own page has the rest."),
+    ]
 
 
 def tool_calls(summary: ToolCallSummary | None) -> Blocks:

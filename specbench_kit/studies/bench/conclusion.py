@@ -23,6 +23,7 @@ from specbench_kit.metrics.rounds import RequestGroup, RunRequests
 from specbench_kit.metrics.run_data import BenchmarkRun, measured_summary
 from specbench_kit.metrics.run_summary import ExactMatch, OutputVerdicts, RunSummary
 from specbench_kit.metrics.setting import method_label
+from specbench_kit.metrics.thinking import summarise_thinking
 from specbench_kit.metrics.tool_calls import ToolAnswers
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.files import ALL
@@ -134,10 +135,11 @@ def conclude(
         verdicts = output_judge.judge(run.document, method, records, baseline)
         answers = answer_judge.judge(records, baseline) if answer_judge else None
         # A pipeline commits in steps, of which no one says which token was drafted.
-        has_rounds = tool_answers is not None and not method.pipeline
+        has_rounds = not method.pipeline
         summary = structs.replace(
             measured_summary(run.document, requests, method, oracle),
             tool_calls=tool_answers.summarise(records) if tool_answers and has_rounds else None,
+            thinking=summarise_thinking(records, decode) if decode and has_rounds else None,
             lossless=verdicts.lossless,
             sampling=verdicts.sampling,
             exact_match=answers,

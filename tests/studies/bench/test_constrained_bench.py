@@ -40,6 +40,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 
 QUESTIONS: Rows = [{"id": f"q{i}", "prompt": f"How many are {i} and {i}?"} for i in range(3)]
 REGEX = "[abc]{3,9}d"
+THINKING = "<think>[abc]{3}</think>[xyz]{3}"
 
 
 def settings(
@@ -98,6 +99,32 @@ def test_outputs_follow_the_grammar_and_equal_masked_plain_decoding(
         page = (folder / "report.md").read_text()
         assert "**3 of 3 outputs are valid by the grammar, to its end.**" in page
         assert f"| grammar | regex {REGEX} (hash {config['constraint_hash']}) |" in page
+
+
+def test_thoughts_and_replies_are_told_apart_of_real_answers(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    """A grammar makes the model think before it replies."""
+    asked = settings(
+        tiny,
+        tmp_path,
+        "fixed-k:k=3",
+        grammar=f"regex:{THINKING}",
+        max_new_tokens=40,
+    )
+    (conclusion,) = decoded(asked)
+    assert all(re.fullmatch(THINKING, text) for text in texts(conclusion).values())
+    thinking = conclusion.summary.thinking
+    assert thinking is not None
+    assert (thinking.answers, thinking.unfinished) == (3, 0)
+    thoughts, reply = thinking.parts
+    records = conclusion.requests.records
+    tokens = sum(len(record.output_ids) for record in records)
+    assert 3 * (thoughts.tokens + reply.tokens) == tokens
+    assert thoughts.rounds + reply.rounds == sum(len(record.rounds) for record in records)
+    decode_s = [record.e2e_s - record.ttft_s for record in records]
+    assert thoughts.seconds + reply.seconds == pytest.approx(sum(decode_s) / 3)
+    assert "## Thoughts and reply" in (conclusion.directory.path / "report.md").read_text()
 
 
 def test_runs_under_different_grammars_are_not_compared(tiny: TinyPair, tmp_path: Path) -> None:
