@@ -97,9 +97,16 @@ def decode(
     batch_size: int = 1,
     deployment: Deployment | None = None,
     ends: Sequence[Deployment] = (),
+    skip_forced: bool = False,
 ) -> dict[str, RequestRecord]:
     """Every request's record by id, in the order in which they finished."""
-    setup = DecodingSetup(sampler=sampler, seed=seed, eos_ids=eos_ids, batch_size=batch_size)
+    setup = DecodingSetup(
+        sampler=sampler,
+        seed=seed,
+        eos_ids=eos_ids,
+        batch_size=batch_size,
+        skip_forced=skip_forced,
+    )
     other_runners = heads_beside(method, runners[0])
     engine = local_loop(
         method, *runners, setup=setup, deployment=deployment, ends=ends, others=other_runners

@@ -200,13 +200,17 @@ class GrammarState:
         allowed = self.allowed(path)
         return allowed is None or (token < len(allowed) and bool(allowed[token]))
 
+    def only(self, path: Sequence[int]) -> int | None:
+        """Return the token that has to follow the path, if the grammar allows a single one."""
+        allowed = self.allowed(path)
+        return int(allowed.argmax()) if allowed is not None and allowed.sum() == 1 else None
+
     def forced(self, path: Sequence[int]) -> list[int]:
         """Return the tokens that have to follow the path, as the tokenizer writes that text."""
-        allowed = self.allowed(path)
-        if allowed is None:
+        if self.allowed(path) is None:
             return []
-        if allowed.sum() == 1:
-            return [int(allowed.argmax())]
+        if (token := self.only(path)) is not None:
+            return [token]
         self._go(path)
         return list(self._matcher.compute_ff_tokens())
 

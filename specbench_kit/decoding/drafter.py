@@ -53,6 +53,18 @@ class Draft:
         tree = self.tree
         return sum(not self.allows(tree.tokens[node], tree.parents[node]) for node in nodes)
 
+    def forced(self, nodes: Iterable[int]) -> int:
+        """Return how many of some nodes are the only token that the grammar allows in their
+        place.
+        """
+        grammar = self.session.grammar
+        if grammar is None:
+            return 0
+        tree = self.tree
+        return sum(
+            grammar.only(self._tokens_to(tree.parents[node])) == tree.tokens[node] for node in nodes
+        )
+
     def _tokens_to(self, node: int) -> list[int]:
         tokens = self.tree.tokens
         return [tokens[above] for above in self.tree.path(node)]

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import Clock, Phase
@@ -14,6 +14,9 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict, Verifier
 
+NOT_DRAFTED = -1
+"""A token that no node of a tree has."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
@@ -24,6 +27,8 @@ class RoundOutcome:
     verdict: Verdict
     committed: int
     aligned: bool
+    forced: int = 0
+    """The number of tokens that joined the output behind these without being verified."""
 
     @property
     def request_id(self) -> str:
@@ -63,6 +68,9 @@ class RoundOutcome:
             sent_bytes=verdict.sent_bytes,
             stale_bytes=verdict.stale_bytes,
             forbidden=verdict.forbidden,
+            forced=self.forced,
+            forced_submitted=verdict.forced_submitted,
+            forced_accepted=verdict.forced_accepted,
         )
 
     def detail(self) -> RoundDetail:
@@ -179,11 +187,20 @@ class Engine(Loop):
         # The policy is asked first: it looks at the tree as it was drafted, which the drafter's
         # commit cuts back.
         draft = verdict.draft
-        root = self.policy.next_root(verdict)
-        committed = draft.session.commit(verdict.tokens)
+        session = draft.session
+        forced = session.forced_after(verdict.tokens) if self.setup.skip_forced else []
+        # Where forced tokens follow, the next root is the last of them, below which nothing was
+        # drafted.
+        answer = replace(verdict, bonus=NOT_DRAFTED) if forced else verdict
+        root = self.policy.next_root(answer)
+        committed = session.commit(verdict.tokens)
         self.verifier.commit(verdict)
         self.drafter.commit(draft, verdict.path, root, verdict.states)
-        return RoundOutcome(verdict, committed, aligned=root is not None)
+        # They join behind the verifier's and the drafter's commits, since neither has them in KV:
+        # the next forward of each begins with what it lacks.
+        if forced:
+            session.commit(forced)
+        return RoundOutcome(verdict, committed, aligned=root is not None, forced=len(forced))
 
     def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
         """Add one line per request; each is charged a part of the batch's phases by the tokens

@@ -26,6 +26,8 @@ class DecodingSetup:
     `batch_size` requests are decoded at a time. A request ends with one of `eos_ids`, and reaches at most `capacity`
     tokens, prompt and output. The loop's clock begins at `started_s`. Sampled draft tokens are drawn from the
     `draft_top_n` likeliest; 0 draws from all. A `lossy` rule of verification takes the place of the lossless ones.
+    With `skip_forced`, a token that is the only one that a request's grammar allows is committed without being
+    verified.
     """
 
     sampler: Sampler = field(default_factory=Sampler)
@@ -36,6 +38,7 @@ class DecodingSetup:
     started_s: float = 0.0
     draft_top_n: int = 0
     lossy: LossyRule | None = None
+    skip_forced: bool = False
 
     def within(self, capacity: int) -> "DecodingSetup":
         """Return the setup with requests of at most so many tokens."""
@@ -146,7 +149,18 @@ class Loop(ABC):
         random = RequestRandom(self.setup.seed, request.id)
         session = Session(request, random, self.setup.eos_ids, self.clock.now_s(), record)
         self.admit(session)
+        if self.setup.skip_forced:
+            self._begin_forced(session)
         self.sessions.append(session)
+
+    def _begin_forced(self, session: Session) -> None:
+        """Commit the tokens that an output has to begin with: they are computed with the prompt."""
+        forced = session.forced_after(())
+        if len(forced) == session.request.max_new_tokens or not session.eos_ids.isdisjoint(forced):
+            # A request has one round at least, so that its times are known.
+            del forced[-1]
+        session.commit(forced)
+        session.record.forced_first = len(forced)
 
 
 def mark_round(clock: Clock, session: Session) -> None:

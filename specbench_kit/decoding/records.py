@@ -170,6 +170,18 @@ class RoundRecord(Struct):
         Count,
         Meta(description="submitted tokens that the request's grammar forbids; 0 without one"),
     ] = 0
+    forced: Annotated[
+        Count,
+        Meta(
+            description="tokens that joined the output behind 'committed' without being verified, since the "
+            "grammar allows no other"
+        ),
+    ] = 0
+    forced_submitted: Annotated[
+        Count,
+        Meta(description="submitted tokens that are the only ones that the grammar allows there"),
+    ] = 0
+    forced_accepted: Annotated[Count, Meta(description="accepted tokens among these")] = 0
 
     @property
     def first_s(self) -> float:
@@ -177,6 +189,16 @@ class RoundRecord(Struct):
         return self.commits_s[0] if self.commits_s else self.end_s
 
 
+LEFT_OUT_IF_EMPTY = (
+    "drafter",
+    "sent_bytes",
+    "stale_bytes",
+    "forbidden",
+    "forced",
+    "forced_submitted",
+    "forced_accepted",
+)
+"""The fields of a round that most rounds do not need, which their lines leave out."""
 MAY_BE_UNKNOWN = (
     *(
         "drafted",
@@ -272,6 +294,13 @@ class RequestRecord(Struct):
             "token limit before the end, or 'invalid'; null without a grammar"
         ),
     ] = None
+    forced_first: Annotated[
+        Count,
+        Meta(
+            description="tokens that the output begins with, which joined it before the first round without being "
+            "verified, since the grammar allows no others"
+        ),
+    ] = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -298,13 +327,13 @@ class RequestRecord(Struct):
         finite.
         """
         fields = to_builtins(self)
-        for name in ("ends_s", "dialogue", "grammar"):
+        for name in ("ends_s", "dialogue", "grammar", "forced_first"):
             if not fields[name]:
                 del fields[name]
         for round_fields in fields["rounds"]:
             if round_fields["expected"] is None:
                 del round_fields["expected"]
-            for name in ("drafter", "sent_bytes", "stale_bytes", "forbidden"):
+            for name in LEFT_OUT_IF_EMPTY:
                 if not round_fields[name]:
                     del round_fields[name]
         # Not msgspec's encoder, which would silently write null for a number that is not finite.

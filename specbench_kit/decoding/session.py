@@ -53,8 +53,23 @@ class Session:
         """The number of output tokens so far."""
         return len(self.tokens) - len(self.request.prompt_ids)
 
+    def forced_after(self, tokens: Sequence[int]) -> list[int]:
+        """Return the run of tokens that the grammar forces behind the committed ones and `tokens`,
+        up to the end of the output or its limit: each is the only one that is allowed in its place.
+        """
+        room = self.request.max_new_tokens - self.produced
+        path = list(tokens)
+        ended = not self.eos_ids.isdisjoint(path)
+        while self.grammar is not None and not ended and len(path) < room:
+            token = self.grammar.only(path)
+            if token is None:
+                break
+            path.append(token)
+            ended = token in self.eos_ids
+        return path[len(tokens) :]
+
     def commit(self, tokens: Sequence[int]) -> int:
-        """Append verified tokens up to end-of-sequence or the length limit, and return how many
+        """Append tokens that are known to be right up to end-of-sequence or the length limit, and return how many
         were appended.
         """
         room = self.request.max_new_tokens - self.produced

@@ -59,6 +59,10 @@ class Verdict:
     """Bytes of the drafts that were dropped unverified since the last round."""
     forbidden: int = 0
     """The number of submitted tokens that the request's grammar forbids."""
+    forced_submitted: int = 0
+    """The number of submitted tokens that the grammar leaves no choice in."""
+    forced_accepted: int = 0
+    """The number of accepted ones among them."""
 
     @property
     def tokens(self) -> list[int]:
@@ -221,7 +225,12 @@ class ModelVerifier:
         ]
         if constrained:
             verdicts = [
-                replace(verdict, forbidden=verdict.draft.forbidden(verdict.submitted))
+                replace(
+                    verdict,
+                    forbidden=verdict.draft.forbidden(verdict.submitted),
+                    forced_submitted=verdict.draft.forced(verdict.submitted),
+                    forced_accepted=verdict.draft.forced(verdict.path),
+                )
                 for verdict in verdicts
             ]
         if self._divergences:

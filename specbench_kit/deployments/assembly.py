@@ -1,6 +1,7 @@
 """Wires methods, models, processes and deployments to the loops that decode; nothing else does."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -74,10 +75,15 @@ def local_loop(
             else hidden_states(method, deployment, target, models),
         )
     source = _in_slices(stages) if stages else target
+    layers = method.drafting.layers(models)
+    if layers:
+        # A drafter that reads hidden states needs those of every token before it drafts, so that
+        # the target has to compute a forced token before what follows it is drafted.
+        setup = replace(setup, skip_forced=False)
     verifier = ModelVerifier(
         source,
         setup.sampler,
-        method.drafting.layers(models),
+        layers,
         method.reads_candidates,
         setup.lossy,
         divergences=method.reads_divergences,

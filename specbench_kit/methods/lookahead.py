@@ -25,7 +25,8 @@ class Lookahead(Method):
     yields an n-gram of `ngram` tokens per round for a pool. Of the pool's n-grams that begin with
     the newest token, up to `guesses`, the most recent ones, are verified in the same forward. All
     tokens of both branches count as submitted, so that the acceptance rate is low by design. The
-    pool belongs to one request.
+    pool belongs to one request. Under a grammar an n-gram ends before a forbidden token; the window
+    does not, since its tokens are there to be read.
     """
 
     window: int = 7
@@ -124,6 +125,8 @@ class _LookaheadPolicy(Policy):
                 if (node, token) not in children:
                     if tree.last >= room:
                         return
+                    if not draft.allows(token, node):
+                        break
                     children[node, token] = tree.add(token, node, source, 0)
                 node = children[node, token]
 

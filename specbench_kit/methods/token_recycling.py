@@ -110,11 +110,17 @@ class _TokenRecyclingPolicy(Policy):
         tree = draft.tree
         source = LookUpDistribution("token-recycling", 1.0)
         node_at = {-1: 0}
+        candidates: dict[int, Sequence[int]] = {}
         for place, (parent, rank) in enumerate(self._shape):
             above = node_at.get(parent)
-            candidates = () if above is None else self._after.get(tree.tokens[above], ())
-            if above is not None and rank < len(candidates) and tree.last < room:
-                node_at[place] = tree.add(candidates[rank], above, source, 0)
+            if above is None:
+                continue
+            if above not in candidates:
+                # What a grammar forbids here makes room for the next candidate.
+                after = self._after.get(tree.tokens[above], ())
+                candidates[above] = [token for token in after if draft.allows(token, above)]
+            if rank < len(candidates[above]) and tree.last < room:
+                node_at[place] = tree.add(candidates[above][rank], above, source, 0)
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         for verdict in verdicts:

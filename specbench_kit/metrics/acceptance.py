@@ -21,7 +21,7 @@ RATIOS = {
     "acceptance_length": ("committed", "rounds"),
     "acceptance_rate": ("accepted", "submitted"),
     "draft_efficiency": ("accepted", "drafted"),
-    "server_tokens_per_busy_second": ("committed", "verify_s"),
+    "server_tokens_per_busy_second": ("joined", "verify_s"),
 }
 """Metrics that are one sum over requests divided by another; such ratios have confidence
 intervals.
@@ -45,7 +45,11 @@ EXPECTED_RATIOS = {
     "expectation_bias": ("expected", "accepted_expecting"),
 }
 """Further ratios if the policy decides by probabilities of acceptance."""
-GRAMMAR_RATIOS = {"forbidden_share": ("forbidden", "submitted")}
+GRAMMAR_RATIOS = {
+    "forbidden_share": ("forbidden", "submitted"),
+    "forced_share": ("skipped", "joined"),
+    "choice_acceptance_rate": ("accepted_choices", "submitted_choices"),
+}
 """Further ratios if outputs had to follow a grammar."""
 SHARES = (
     "acceptance_rate",
@@ -54,6 +58,8 @@ SHARES = (
     "hit_rate",
     "acceptance_after_pause",
     "forbidden_share",
+    "forced_share",
+    "choice_acceptance_rate",
 )
 """Ratios that cannot exceed 1."""
 
@@ -63,16 +69,14 @@ def counts(group: RequestGroup) -> Metrics:
     None.
     """
     rounds = group.rounds
-    sums = {
-        column: rounds.sum(column) for column in ("committed", "drafted", "submitted", "accepted")
-    }
+    sums = {column: rounds.sum(column) for column in ("joined", "drafted", "submitted", "accepted")}
     sums["wasted"] = sums["drafted"] - sums["accepted"]
     tokens = {column: int(total) if isfinite(total) else None for column, total in sums.items()}
     return {
         "finished": len(group.finished),
         "failed": len(group.records) - len(group.finished),
         "rounds": rounds.count,
-        "tokens": tokens["committed"],
+        "tokens": tokens["joined"],
         "drafted": tokens["drafted"],
         "submitted": tokens["submitted"],
         "accepted": tokens["accepted"],

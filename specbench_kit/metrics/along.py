@@ -50,11 +50,11 @@ def acceptance_along(
     """Return the acceptance by place in the answer and in the context, where the rounds of a run
     lie in more than one part.
     """
-    committed = rounds["committed"]
+    joined = rounds["joined"]
     # A pipeline commits in steps, which are no rounds.
-    if not rounds.count or not np.isfinite(committed).all():
+    if not rounds.count or not np.isfinite(joined).all():
         return []
-    before = np.concatenate(([0.0], np.cumsum(committed)))[:-1]
+    before = np.concatenate(([0.0], np.cumsum(joined)))[:-1]
     # What was committed before a request's own first round belongs to other requests.
     first = np.searchsorted(rounds.request, np.arange(rounds.requests))
     written = before - before[np.minimum(first, rounds.count - 1)][rounds.request]

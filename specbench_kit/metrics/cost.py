@@ -14,14 +14,14 @@ def per_makespan(
     """Return throughput in tokens per second and, with an SLO, goodput: tokens of the requests
     whose TPOT meets it.
     """
-    throughput = ratio_of_sums(group.rounds.sum("committed"), makespan_s or 0.0)
+    throughput = ratio_of_sums(group.rounds.sum("joined"), makespan_s or 0.0)
     metrics: Metrics = {"makespan_s": makespan_s, "throughput": throughput}
     if slo_tpot_s is not None:
         met = RoundColumns(
             [r for r in group.finished if r.tpot_s is None or r.tpot_s <= slo_tpot_s]
         )
         metrics |= {
-            "goodput": ratio_of_sums(met.sum("committed"), makespan_s or 0.0),
+            "goodput": ratio_of_sums(met.sum("joined"), makespan_s or 0.0),
             "slo_tpot_s": slo_tpot_s,
         }
     return metrics

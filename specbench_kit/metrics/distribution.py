@@ -75,7 +75,7 @@ class SamplingTally:
         """Add one output, with both models' distributions before each of its tokens, each [tokens,
         vocabulary].
         """
-        start = 0
+        start = record.forced_first
         for step in record.rounds:
             for offset in range(min(step.accepted + 1, len(record.output_ids) - start)):
                 token = record.output_ids[start + offset]
@@ -85,7 +85,7 @@ class SamplingTally:
                 self._add_token(row, token)
                 if offset < step.submitted and self.rule == RESIDUAL:
                     self._add_judged(row, token if offset < step.accepted else None)
-            start += step.committed
+            start += step.committed + step.forced
 
     def _add_token(self, row: "_DistributionPair", token: int) -> None:
         mass = row.by_class(row.target)

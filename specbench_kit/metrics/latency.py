@@ -46,8 +46,8 @@ def gaps_of_bursts(owner: Array, sizes: Array, moments_s: Array) -> Array:
 
 
 def commits(rounds: RoundColumns) -> tuple[Array, Array, Array]:
-    """Return request, number of tokens and moment of every commit."""
-    committed = rounds["committed"]
+    """Return request, number of tokens and moment of every commit, forced tokens included."""
+    committed = rounds["joined"]
     ended_s = rounds["end_s"]
     if not any(rounds.commits_s):
         nonempty = committed != 0

@@ -113,8 +113,8 @@ class MethodMetrics(BesideBaseline):
                 return kept.metrics
         metrics = per_makespan(self.group, self.makespan_s, self.slo_tpot_s)
         if self.cost is not None:
-            committed = self.group.rounds.sum("committed")
-            metrics["cost_efficiency"] = ratio_of_sums(committed, self.cost)
+            tokens = self.group.rounds.sum("joined")
+            metrics["cost_efficiency"] = ratio_of_sums(tokens, self.cost)
         if self.deployment:
             metrics |= idle_shares(self.deployment, self.group, self.makespan_s)
         self.group.kept.of_runs.append(KeptRunMetrics(*conditions, metrics))

@@ -39,6 +39,7 @@ class RoundColumns:
         self.constrained = any(record.grammar is not None for record in finished)
         """True if the requests' outputs had to follow a grammar."""
         self._columns = {"rounds": np.ones(self.count)}
+        self._forced_first = [record.forced_first for record in finished]
 
     def __getitem__(self, column: str) -> Array:
         """Return a field of the rounds, or a quantity derived from fields; it is computed once."""
@@ -47,6 +48,17 @@ class RoundColumns:
         return self._columns[column]
 
     def _compute(self, name: str) -> Array:
+        if name == "skipped":
+            # Those that an output begins with join it with the request's first round.
+            begins = np.diff(self.request, prepend=-1) > 0
+            skipped: Array = self["forced"].copy()
+            skipped[begins] += np.array(self._forced_first, dtype=np.float64)[self.request[begins]]
+            return skipped
+        if name in ("submitted_choices", "accepted_choices"):
+            drafts = name.removesuffix("_choices")
+            return self[drafts] - self[f"forced_{drafts}"]
+        if name == "joined":
+            return self["committed"] + self["skipped"]
         if name == "proactive_rounds":
             return (self["proactive"] > 0).astype(np.float64)
         if name == "after_pause":

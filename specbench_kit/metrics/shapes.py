@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat, takewhile
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,7 +35,9 @@ class Step:
     """One forward: new tokens and their parents, the columns whose logits lead to output tokens,
     and what to commit.
 
-    `padded` is the shape of the batch that the tokens shared; None if they were alone.
+    `padded` is the shape of the batch that the tokens shared; None if they were alone. `forced`
+    output tokens follow, and at the very beginning `forced_first` precede, for which no logits were
+    computed: the grammar allows nothing else there.
     """
 
     tokens: list[int]
@@ -43,19 +45,30 @@ class Step:
     columns: list[int]
     commit: list[int]
     padded: Padding | None
+    forced: int = 0
+    forced_first: int = 0
 
 
-def plain_steps(
-    record: RequestRecord, baseline_rounds: Sequence[RoundRecord] = ()
-) -> Iterator[Step]:
-    """Yield the forwards of plain decoding: the prompt, then token by token, in the batches of
-    `baseline_rounds`.
+def plain_steps(record: RequestRecord, baseline: RequestRecord | None = None) -> Iterator[Step]:
+    """Yield the forwards of plain decoding: the prompt, then token by token, in the batches that
+    decoded `baseline` and with the forced tokens that it skipped, as far as those go.
     """
-    paddings = [*map(_padding, baseline_rounds), *repeat(None, len(record.output_ids))]
-    last = len(record.prompt_ids) - 1
-    yield Step(record.prompt_ids, None, [last], list(range(last + 1)), paddings[0])
-    for token, padding in zip(record.output_ids[:-1], paddings[1:], strict=False):
-        yield Step([token], None, [0], [0], padding)
+    shapes = [] if baseline is None else [(_padding(r), r.forced) for r in baseline.rounds]
+    position = 0 if baseline is None else baseline.forced_first
+    # What is forced behind another token than the baseline's is not known here.
+    pairs = zip(record.output_ids, baseline.output_ids if baseline else (), strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    pending = [*record.prompt_ids, *record.output_ids[:position]]
+    forced_first = position
+    for padding, forced in chain(shapes, repeat((None, 0))):
+        last = len(pending) - 1
+        forced = forced if position + 1 + forced <= same else 0
+        yield Step(pending, None, [last], list(range(last + 1)), padding, forced, forced_first)
+        pending = record.output_ids[position : position + 1 + forced]
+        position += 1 + forced
+        forced_first = 0
+        if position >= len(record.output_ids):
+            return
 
 
 def round_steps(record: RequestRecord) -> Iterator[Step]:
@@ -64,8 +77,8 @@ def round_steps(record: RequestRecord) -> Iterator[Step]:
     Rejected tokens are not recorded; any token stands for them, since no logits of the output
     depend on them. The rounds of a pipeline are taken for one level of equal width per step.
     """
-    pending = record.prompt_ids
-    position = 0
+    position = forced_first = record.forced_first
+    pending = [*record.prompt_ids, *record.output_ids[:position]]
     for step in record.rounds:
         parts = [step]
         if step.steps:
@@ -74,9 +87,12 @@ def round_steps(record: RequestRecord) -> Iterator[Step]:
                 structs.replace(step, submitted=width - 1, accepted=0, committed=1, steps=0)
             ] * step.committed
         for part in parts:
-            yield _round_step(part, pending, record.output_ids[position:])
+            forward = _round_step(part, pending, record.output_ids[position:])
+            yield replace(forward, forced=part.forced, forced_first=forced_first)
             position += part.committed
-            pending = record.output_ids[position - 1 : position]
+            pending = record.output_ids[position - 1 : position + part.forced]
+            position += part.forced
+            forced_first = 0
 
 
 def _round_step(step: RoundRecord, pending: list[int], output_ids: list[int]) -> Step:
@@ -137,7 +153,7 @@ class RecomputedLogits:
         """Return the logits of plain decoding, in the batches that decoded `baseline` as far as
         those go.
         """
-        return self._run(list(plain_steps(record, baseline.rounds if baseline else ())))
+        return self._run(list(plain_steps(record, baseline)))
 
     def control(self, record: RequestRecord) -> Tensor:
         """Return the logits of plain decoding in a batch of equal rows."""
@@ -196,7 +212,13 @@ class RecomputedLogits:
             [Append(slot, step.tokens, step.parents, keep)], extra_rows=neighbours
         )[0]
         runner.commit(slot, step.commit)
-        return logits[[column - step.columns[0] for column in step.columns]]
+        rows = logits[[column - step.columns[0] for column in step.columns]]
+        if not step.forced and not step.forced_first:
+            return rows
+        # Any logits do where a single token is allowed: what is masked leaves that one alone.
+        return torch.cat(
+            [rows[:1].expand(step.forced_first, -1), rows, rows[-1:].expand(step.forced, -1)]
+        )
 
 
 class MaskedLogits(RecomputedLogits):

@@ -195,16 +195,16 @@ def _place(record: RequestRecord) -> tuple[str, int]:
 
 def _drafting(record: RequestRecord) -> tuple[list[bool], list[bool]]:
     """Return for each token of an answer whether one was drafted for its place, and accepted."""
-    drafted: list[bool] = []
-    accepted: list[bool] = []
+    drafted: list[bool] = [False] * record.forced_first
+    accepted: list[bool] = [False] * record.forced_first
     for part in record.rounds:
         own = min(part.accepted, part.committed)
         depth = part.submitted if part.deepest is None else part.deepest
         # The token behind the accepted ones is the target's own, in place of a drafted one that was
         # wrong, or where the draft had ended.
         others = part.committed - own
-        drafted += [True] * own + [depth > part.accepted] * others
-        accepted += [True] * own + [False] * others
+        drafted += [True] * own + [depth > part.accepted] * others + [False] * part.forced
+        accepted += [True] * own + [False] * (others + part.forced)
     size = len(record.output_ids)
     missing = [False] * max(0, size - len(drafted))
     return (drafted + missing)[:size], (accepted + missing)[:size]

@@ -308,6 +308,36 @@ class MetricValues(Struct, kw_only=True):
             Traits(timeless=True),
         ),
     ] = None
+    forced_share: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "share of the output tokens that joined it without being verified, since the request's grammar allows no "
+            "others in their places: they are neither drafts nor committed tokens of a round, and count in no "
+            "acceptance. Given if outputs had to follow a grammar",
+            ColumnHeading(
+                "forced tokens",
+                "Forced",
+                "output tokens that the grammar forces and that were not verified",
+            ),
+            Traits(timeless=True),
+        ),
+    ] = None
+    choice_acceptance_rate: Annotated[
+        float | None,
+        Metric(
+            "share",
+            "accepted / submitted tokens, without those drafted tokens that are the only ones that the request's "
+            "grammar allows in their places, which no draft can get wrong. Given if outputs had to follow a grammar",
+            ColumnHeading(
+                "accepted choices",
+                "Choices",
+                "accepted share of drafted tokens in which the grammar leaves a choice",
+                better="higher",
+            ),
+            Traits(timeless=True),
+        ),
+    ] = None
     valid_share: Annotated[
         float | None,
         Metric(

@@ -158,6 +158,11 @@ class RunConfig(Struct):
         doc("hash of the grammars of all prompts, in the order of the prompts; null without one"),
         Compared("forbids", "hash of the grammars", lambda digest: digest or "none"),
     ] = None
+    skip_forced: Annotated[
+        bool,
+        doc("whether tokens that a grammar alone allows were committed without being verified"),
+        Compared("is named", "forced tokens", lambda skips: "skipped" if skips else "verified"),
+    ] = True
     launch: Annotated[
         str, doc("how the stages of a pipeline ran"), Compared("is named if measured", "launch")
     ] = "virtual"

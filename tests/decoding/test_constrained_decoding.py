@@ -34,16 +34,20 @@ from specbench_kit.decoding.constraint import Allowed, Grammars, parse_constrain
 from specbench_kit.decoding.distributions import DraftForward, FullDistributions
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting import model as model_drafts
+from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.masking import masked
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, UniformNumbers, draw
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.methods import lookahead
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.deployment import Link
 
 REGEX = "regex:a[bc]{1,7}d"
 TEXTS = [f"a{''.join(middle)}d" for n in range(1, 8) for middle in product("bc", repeat=n)]
@@ -119,10 +123,11 @@ def test_greedy_output_is_that_of_masked_plain_decoding(method: Method) -> None:
 
 
 KNOWS = [
-    *(spec for spec in IN_ROUNDS if not spec.startswith(("lookahead", "token-recycling"))),
+    *(spec for spec in IN_ROUNDS if not spec.startswith("lookahead")),
     *(f"fixed-k:k=3,drafter={name}" for name in ("head", "medusa", "cascade", "suffix", "grammar")),
+    *(f"fixed-k:k=4,drafter={name}" for name in ("slem", "block", "block.keep=1-0.5-0")),
 ]
-"""Methods that draft with a model, a head or a look-up, which are told what the grammar allows."""
+"""Methods whose drafts all keep to the grammar; the window of `lookahead` is there to be read."""
 
 
 @pytest.mark.parametrize("method", KNOWS, indirect=True)
@@ -130,6 +135,42 @@ def test_no_drafted_token_is_forbidden(method: Method) -> None:
     records = run(method, runners(), constrained(PROMPTS), batch_size=3)
     rounds = [step for record in records.values() for step in record.rounds]
     assert sum(step.forbidden for step in rounds) == 0
+
+
+@pytest.mark.parametrize(
+    "spec", ["token-recycling", "fixed-k:k=4,drafter=block", "fixed-k:k=4,drafter=block.keep=1-0.5"]
+)
+def test_drafts_that_keep_to_the_grammar_are_made_and_accepted(spec: str) -> None:
+    """A table of a grammar's many texts, and blocks of a draft model that equals the target."""
+    pair = make_runner(TARGET, 4, 60), make_runner(TARGET, 4, 60)
+    records = run(parse_method(spec), pair, constrained(PROMPTS * 3), batch_size=3)
+    rounds = [step for record in records.values() for step in record.rounds]
+    assert sum(step.accepted for step in rounds) > 8
+    assert sum(step.forbidden for step in rounds) == 0
+
+
+def test_the_n_grams_of_lookahead_keep_to_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request's grammar leaves out what its own window has; the window itself does not hold to it."""
+    verified: list[int] = []
+    grow = lookahead._LookaheadPolicy._grow
+
+    def counted(
+        policy: lookahead._LookaheadPolicy, draft: Draft, guesses: lookahead._Guesses, room: int
+    ) -> None:
+        grow(policy, draft, guesses, room)
+        window = {node for nodes in guesses.nodes for node in nodes}
+        ngrams = [node for node in range(1, len(draft.tree)) if node not in window]
+        assert draft.forbidden(ngrams) == 0
+        verified.append(len(ngrams))
+
+    monkeypatch.setattr(lookahead._LookaheadPolicy, "_grow", counted)
+    method = parse_method("lookahead:window=3,ngram=3")
+    grammar = constraint("regex:(ab|ba|c){8,20}d")
+    requests = [replace(request, constraint=grammar) for request in make_requests(PROMPTS, 24)]
+    records = run(method, runners(), requests)
+    assert outputs(records) == outputs(run(AUTOREGRESSIVE, runners(), requests))
+    assert sum(verified) > 20
+    assert sum(step.forbidden for record in records.values() for step in record.rounds) > 0
 
 
 def test_drafted_tokens_that_the_grammar_forbids_are_counted_and_never_accepted(
@@ -167,8 +208,81 @@ def test_what_the_grammar_forces_is_drafted_and_right(method: Method, drafters: 
     assert {step.drafter for step in drafted} == drafters
     forced = [step for step in drafted if step.drafter != "model"]
     assert sum(step.accepted for step in forced) == sum(step.submitted for step in forced) > 8
+    assert sum(step.forced_accepted for step in forced) == sum(step.accepted for step in forced)
+    models = [step for step in drafted if step.drafter == "model"]
+    assert all(step.forced_submitted < step.submitted for step in models)
     if len(drafters) == 1:
         assert all(len(record.rounds) <= 3 for record in records.values())
+
+
+PARTS = "regex:(ab|cd){2}(acdb|bdca)[ab]d"
+"""Forced tokens in the middle and at the end, single ones and runs, behind choices that models make."""
+
+
+def forced_in(record: RequestRecord) -> int:
+    """The tokens of an output that joined it without being verified."""
+    return record.forced_first + sum(step.forced for step in record.rounds)
+
+
+@pytest.mark.parametrize("method", [*IN_ROUNDS, *WITH_DRAFTERS], indirect=True)
+def test_forced_tokens_that_are_skipped_leave_greedy_outputs_as_they_are(method: Method) -> None:
+    for spec, length in ((REGEX, LENGTH), (PARTS, 14), (PARTS, 9)):
+        grammar = constraint(spec)
+        asked = [replace(request, constraint=grammar) for request in make_requests(PROMPTS, length)]
+        verified = run(AUTOREGRESSIVE, runners(), asked)
+        records = run(method, runners(), asked, batch_size=3, skip_forced=True)
+        assert outputs(records) == outputs(verified)
+        for name, record in records.items():
+            assert record.finish_reason == verified[name].finish_reason
+            joined = sum(step.committed + step.forced for step in record.rounds)
+            assert record.forced_first + joined == len(record.output_ids)
+            assert all(step.committed <= step.accepted + 1 for step in record.rounds)
+        reads_states = method.drafting.reads_states
+        assert any(map(forced_in, records.values())) is not reads_states
+
+
+def test_plain_decoding_skips_forced_tokens_too() -> None:
+    """One or two choices are verified; five or six tokens and the end of each output are not."""
+    grammar = constraint(FORCING)
+    requests = [replace(request, constraint=grammar) for request in make_requests(PROMPTS, LENGTH)]
+    verified = run(AUTOREGRESSIVE, runners(), requests)
+    records = run(AUTOREGRESSIVE, runners(), requests, skip_forced=True)
+    for name, record in records.items():
+        assert len(verified[name].rounds) == len(record.output_ids) >= 6
+        assert 1 <= len(record.rounds) <= 2
+        assert [(step.committed, step.accepted) for step in record.rounds] == [
+            (1, 0) for _ in record.rounds
+        ]
+        assert forced_in(record) == len(record.output_ids) - len(record.rounds)
+        assert (record.finish_reason, record.e2e_s) == ("eos", record.rounds[-1].end_s)
+
+
+def test_an_output_that_is_forced_as_a_whole_has_one_round() -> None:
+    grammar = constraint("regex:abd")
+    requests = [replace(request, constraint=grammar) for request in make_requests(PROMPTS, LENGTH)]
+    for length in (LENGTH, 1, 2):
+        asked = [replace(request, max_new_tokens=length) for request in requests]
+        records = run(parse_method("fixed-k:k=3"), runners(), asked, skip_forced=True)
+        assert outputs(records) == outputs(run(AUTOREGRESSIVE, runners(), asked))
+        assert all(len(record.rounds) == 1 for record in records.values())
+
+
+def test_modelled_time_charges_the_rows_in_which_forced_tokens_ride() -> None:
+    """A target whose forward takes a second per new token: skipping saves forwards, and no tokens."""
+    grammar = constraint(PARTS)
+    requests = [replace(request, constraint=grammar) for request in make_requests(PROMPTS, 14)]
+    second_each = InteractionModel(a_s=1.0, b_compute_s=0.0, b_read_s=0.0, c_s=0.0)
+    per_token = Deployment(
+        "test", Endpoint("edge", second_each), Endpoint("server", second_each), Link(rtt_s=0.0)
+    )
+    for records in (
+        run(AUTOREGRESSIVE, runners(), requests, deployment=per_token, skip_forced=skips)
+        for skips in (False, True)
+    ):
+        for record in records.values():
+            trailing = record.rounds[-1].forced
+            computed = len(record.prompt_ids) + len(record.output_ids) - 1 - trailing
+            assert record.e2e_s == pytest.approx(computed)
 
 
 def test_without_a_grammar_nothing_can_be_forced() -> None:
@@ -233,7 +347,9 @@ def p_value(found: Sequence[tuple[int, ...]], wanted: Mapping[tuple[int, ...], f
     return float(chisquare(observed, [value * scale for value in values]).pvalue)
 
 
-def sampled(method: Method, draws: int = DRAWS) -> list[tuple[int, ...]]:
+def sampled(
+    method: Method, draws: int = DRAWS, *, skip_forced: bool = False
+) -> list[tuple[int, ...]]:
     pair = make_runner(TARGET, 50, 40), make_runner(DRAFT, 50, 40)
     records = run(
         method,
@@ -242,6 +358,7 @@ def sampled(method: Method, draws: int = DRAWS) -> list[tuple[int, ...]]:
         sampler=Sampler(temperature=TEMPERATURE),
         seed=11,
         batch_size=50,
+        skip_forced=skip_forced,
     )
     return [tuple(record.output_ids) for record in records.values()]
 
@@ -253,6 +370,13 @@ def sampled(method: Method, draws: int = DRAWS) -> list[tuple[int, ...]]:
 )
 def test_sampled_outputs_follow_the_masked_target(method: Method) -> None:
     assert p_value(sampled(method), joint()) > 1e-3
+
+
+@pytest.mark.parametrize("method", [*KINDS, "sampled-tree:branching=2-1-2"], indirect=True)
+def test_sampled_outputs_follow_the_masked_target_where_forced_tokens_are_skipped(
+    method: Method,
+) -> None:
+    assert p_value(sampled(method, skip_forced=True), joint()) > 1e-3
 
 
 def _masked_too_late(

@@ -55,6 +55,7 @@ OTHERWISE = {
     "draft_top_n": {"draft_top_n": 6},
     "lossy": {"lossy": "typical:epsilon=0.2"},
     "constraint": {"constraint": "regex:a+"},
+    "skip_forced": {"skip_forced": False},
     "launch": {"launch": "processes"},
 }
 """Another value of every option that a run records, as its run.json has it."""

@@ -161,8 +161,15 @@ class BlockDrafter(ReportingChainDrafter):
         token = self._chain(draft).tree.tokens[position + 1]
         # Seeded by the place in the text, so that no run and no batch replaces other tokens.
         number = Random(f"{draft.request_id} {draft.context_length} {position}").random()
-        wrong = 0 if token else 1
-        return token if number < self._options.kept(position % self._options.size) else wrong
+        kept = number < self._options.kept(position % self._options.size)
+        (allowed,) = draft.allowed_after([draft.tree.last])
+        if allowed is None:
+            return token if kept else int(not token)
+        if kept and draft.allows(token, draft.tree.last):
+            return token
+        # A drafter that knows the grammar guesses wrong among what is allowed, if there is a choice.
+        others = [int(other) for other in allowed.nonzero()[0][:2] if other != token]
+        return others[0] if others else token
 
     def _report(self, drafts: Sequence[Draft]) -> None:
         """Note the forward of a block: the committed tokens since the last one, and a position per

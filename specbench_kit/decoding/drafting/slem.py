@@ -121,6 +121,7 @@ class SlemDrafter(ReportingChainDrafter):
                     for draft in waiting
                     if (token := self._next(draft)) is not None
                 }
+                self._end_at_forbidden(waiting, ready)
                 chains = [
                     (draft, self._chains[draft.request_id])
                     for draft in waiting
@@ -149,6 +150,16 @@ class SlemDrafter(ReportingChainDrafter):
         chain = self._chains.pop(session.request.id, None)
         if chain is not None:
             self._runner.release(chain.slot)
+
+    def _end_at_forbidden(self, drafts: Sequence[Draft], ready: dict[str, int]) -> None:
+        """End the chains whose next token the request's grammar forbids: the draft model's own
+        tokens cannot be masked, since the grammar is that of the target's.
+        """
+        for draft in drafts:
+            token = ready.get(draft.request_id)
+            if token is not None and not draft.allows(token, draft.tree.last):
+                del ready[draft.request_id]
+                self._chains[draft.request_id].ended = True
 
     def _next(self, draft: Draft) -> int | None:
         """Return the chain's next token of the target if the drafted text settles it; end the chain

@@ -482,9 +482,22 @@ def grammar(overall: MetricValues) -> Blocks:
     if not sentence:
         return []
     drafts = f"Of the tokens that were sent to be verified, the grammar forbids {share(overall.forbidden_share)}."
+    forced = (
+        f"Of the output tokens, {share(overall.forced_share)} were not verified, since the grammar allows no others in "
+        "their places; no acceptance counts them."
+    )
+    choices = (
+        f"Of the drafted tokens that the grammar left a choice in, {share(overall.choice_acceptance_rate)} were "
+        f"accepted; of all that were sent, {share(overall.acceptance_rate)}."
+    )
     return [
         Heading("Valid by the grammar?"),
-        *paragraphs(f"**{sentence}**", drafts if overall.forbidden_share is not None else ""),
+        *paragraphs(
+            f"**{sentence}**",
+            drafts if overall.forbidden_share is not None else "",
+            forced if overall.forced_share else "",
+            choices if overall.choice_acceptance_rate is not None else "",
+        ),
     ]
 
 

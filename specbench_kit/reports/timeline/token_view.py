@@ -4,11 +4,11 @@ The pages need no network and no script; every text from a model or a prompt is 
 """
 
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from itertools import count
+from itertools import count, repeat
 from typing import TYPE_CHECKING
 from unicodedata import category
 
@@ -45,6 +45,7 @@ ORIGINS = {
     "accepted": TokenOrigin("✓", "accepted draft"),
     "reused": TokenOrigin("↻", "accepted, drafted ahead in the previous round"),
     "bonus": TokenOrigin("+", "bonus token of the target"),
+    "forced": TokenOrigin("=", "the only token that the grammar allows, not verified"),
     "rejected": TokenOrigin("✗", "rejected draft"),
     "unsent": TokenOrigin("○", "drafted and not sent"),
     "proactive": TokenOrigin("»", "drafted ahead, while the target verified"),
@@ -122,8 +123,13 @@ def render_page(run: RunDocument, page: TokenPage, show: TokenText, prompt: str)
     record = page.record
     tokens, rounds, per_round = _numbers(record)
     result = f"{tokens} tokens in {rounds} rounds, {per_round} per round, ended by {record.finish_reason}."
-    steps = enumerate(zip(page.detail.rounds, record.rounds, strict=True), 1)
-    output = "".join(_round(number, detail, step, show) for number, (detail, step) in steps)
+    position = record.forced_first
+    output = _tokens(record.output_ids[:position], repeat("forced"), show)
+    steps = zip(page.detail.rounds, record.rounds, strict=True)
+    for number, (detail, step) in enumerate(steps, 1):
+        end = position + step.committed + step.forced
+        output += _round(number, detail, step, record.output_ids[end - step.forced : end], show)
+        position = end
     legend = "".join(
         f'<li class="{name}"><b>{origin.mark}</b> {escape(origin.meaning)}</li>'
         for name, origin in ORIGINS.items()
@@ -146,20 +152,28 @@ def _setting(run: RunDocument) -> str:
     return f"{dataset}; {'; '.join(models)}; {escape(time_kind(run))}."
 
 
-def _round(number: int, detail: RoundDetail, step: RoundRecord, show: TokenText) -> str:
-    """Return the committed tokens, and the tree that shows while one of them is pointed at or has
-    the focus.
-    """
-    origins = [*(_origin(detail, node) for node in detail.path), "bonus"]
-    tokens = [*(detail.tokens[node] for node in detail.path), detail.bonus][: detail.committed]
-    text = "".join(
+def _tokens(tokens: Iterable[int], origins: Iterable[str], show: TokenText) -> str:
+    return "".join(
         f'<wbr><span class="token {origin}">{visible(show(token), breaks=True)}</span>'
         for origin, token in zip(origins, tokens, strict=False)
     )
+
+
+def _round(
+    number: int, detail: RoundDetail, step: RoundRecord, forced: Sequence[int], show: TokenText
+) -> str:
+    """Return the committed tokens and the `forced` ones behind them, and the tree that shows while
+    one of them is pointed at or has the focus.
+    """
+    origins = [*(_origin(detail, node) for node in detail.path), "bonus"]
+    tokens = [*(detail.tokens[node] for node in detail.path), detail.bonus][: detail.committed]
+    text = _tokens(tokens, origins, show) + _tokens(forced, repeat("forced"), show)
     parts = [f"{step.drafted} drafted"]
     if detail.inherited:
         parts.append(f"{detail.inherited} kept from the previous round")
     parts += [f"{step.submitted} sent", f"{step.accepted} accepted", f"{step.committed} committed"]
+    if step.forced:
+        parts.append(f"{step.forced} forced by the grammar behind them")
     if step.committed < step.accepted + 1:
         parts.append("the end of the output cut off the rest")
     if step.aligned:
@@ -288,6 +302,7 @@ i {{ color: var(--faint); font-style: normal; }}
 .token {{ unicode-bidi: isolate; }}
 .accepted > .token, .token.accepted, li.accepted {{ background: var(--accepted); border-bottom: 2px solid {BLUE}; }}
 .bonus > .token, .token.bonus, li.bonus {{ background: var(--bonus); border-bottom: 2px dotted {ORANGE}; }}
+.forced > .token, .token.forced, li.forced {{ border-bottom: 2px solid var(--faint); }}
 .reused > .token, .token.reused, li.reused {{ background: var(--reused); border-bottom: 4px double {GREEN}; }}
 .rejected > .token, li.rejected {{ background: var(--rejected); border-bottom: 2px dashed {VERMILLION}; }}
 .unsent > .token, .proactive > .token, li.unsent, li.proactive {{ color: var(--faint); }}

@@ -114,13 +114,18 @@ def same_steps(records: Iterable[RequestRecord]) -> list[list[float]]:
     for record in records:
         arrived_s = (record.finished_s or 0.0) - (record.e2e_s or 0.0)
         cached_tokens = accumulate(
-            (step.committed for step in record.rounds), initial=len(record.prompt_ids)
+            (step.committed + step.forced for step in record.rounds),
+            initial=len(record.prompt_ids) + record.forced_first,
         )
+        forced = 0
         for number, (step, cached) in enumerate(zip(record.rounds, cached_tokens, strict=False)):
             # Requests that were verified in one batch end their rounds at the same moment of the
             # run's clock.
             moment_s = round(arrived_s + step.end_s, DIGITS)
-            steps[moment_s].append(_StepShare(number == 0, step.submitted, cached, step.verify_s))
+            # Forced tokens of the round before are computed with what this round verifies.
+            computed = step.submitted + forced
+            steps[moment_s].append(_StepShare(number == 0, computed, cached, step.verify_s))
+            forced = step.forced
     kinds: dict[tuple[int, int, int], list[float]] = defaultdict(list)
     for shares in steps.values():
         if not any(share.is_prompt for share in shares):

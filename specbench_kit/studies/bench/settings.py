@@ -39,7 +39,14 @@ from specbench_kit.core.option import (
     WithoutEffect,
 )
 from specbench_kit.core.temperature import require_temperature
-from specbench_kit.core.without_effect import GREEDY, RECORDED, beside, flag, refuse_together
+from specbench_kit.core.without_effect import (
+    GREEDY,
+    RECORDED,
+    beside,
+    flag,
+    refuse_together,
+    unless,
+)
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.constraint import GrammarSpec, parse_constraint
@@ -294,6 +301,18 @@ class BenchSettings(ConnectionOptions):
         NotWith("launch", "the grammar masks a target in this process"),
         NotWith("draft_answers", "the draft model alone would answer without the grammar"),
     ] = None
+    skip_forced: Annotated[
+        bool,
+        Option(
+            "Under --constraint, commit a token that is the only one that the grammar allows without verifying it, in "
+            "the baseline too.",
+            DECODING,
+            recorded="if changed",
+        ),
+        WithoutEffect(
+            unless("constraint"), "only a grammar forces tokens; give one or leave this out"
+        ),
+    ] = True
     server: Annotated[
         str | None,
         Option(

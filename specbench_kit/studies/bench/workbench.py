@@ -142,4 +142,5 @@ class Workbench(ABC):
             started_s=started_s,
             draft_top_n=settings.draft_top_n,
             lossy=settings.lossy,
+            skip_forced=settings.skip_forced,
         )

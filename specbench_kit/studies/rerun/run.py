@@ -55,7 +55,7 @@ ENVIRONMENT = (
 """Keys of `run.json` that describe the conditions of a run."""
 COMMIT = re.compile("[0-9a-f]{40}")
 """A commit of the hub."""
-COUNTS = attrgetter("drafted", "submitted", "accepted", "committed")
+COUNTS = attrgetter("drafted", "submitted", "accepted", "committed", "forced")
 
 
 @dataclass(frozen=True, slots=True)

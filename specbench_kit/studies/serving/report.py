@@ -267,16 +267,21 @@ def point_cells(row: ServingPoint, axes: Sequence[str]) -> list[Cell]:
 
 def _tails(run: ServingDescription, summary: ServingSummary) -> Blocks:
     """Return the gaps between tokens with speculation and without it, at the same load."""
-    table = tails.tail_table(run, summary) if isinstance(summary, SimulationSummary) else None
-    if table is None or not isinstance(summary, SimulationSummary):
+    table = tails.tail_table(run, summary)
+    if table is None:
         return []
+    searched = (
+        " The loads are those that the search tried of both series with every seed."
+        if isinstance(summary, CapacitySummary)
+        else ""
+    )
     return [
         Heading("Time between tokens, with speculation and without (modelled)"),
         *paragraphs(*tails.tail_sentences(run, summary)),
         Folded("Table", [table]) if len(table.rows) > LONGEST_TABLE else table,
         Note(
             "ITL: the tokens that a round brings share the gap before them equally; ICL counts that gap once, for all "
-            "of them."
+            f"of them.{searched}"
         ),
     ]
 

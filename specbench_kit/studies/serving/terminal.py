@@ -105,8 +105,6 @@ def _tails(run: ServingDescription, summary: ServingSummary) -> list[Block]:
     """Return the gaps between tokens with speculation and without it; nothing if the table would be
     long.
     """
-    if not isinstance(summary, SimulationSummary):
-        return []
     table = tails.tail_table(run, summary)
     is_short = table is not None and 0 < len(table.rows) <= MOST_LATENCIES
     return [

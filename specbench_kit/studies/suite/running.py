@@ -352,7 +352,7 @@ def _result(records: Sequence[RequestRecord]) -> CellResult:
     return CellResult(
         seconds=tuple(rounded(record.e2e_s or 0.0) for record in records),
         rounds=tuple(len(record.rounds) for record in records),
-        tokens=int(rounds.sum("committed")),
+        tokens=int(rounds.sum("joined")),
         drafted=int(rounds.sum("drafted")),
         submitted=int(rounds.sum("submitted")),
         accepted=int(rounds.sum("accepted")),

@@ -229,7 +229,7 @@ def _of_records(
         yield ObservedAnswer(
             server=name,
             request_id=record.request_id,
-            tokens=1 + sum(entry.committed for entry in later),
+            tokens=1 + sum(entry.committed + entry.forced for entry in later),
             decode_s=later[-1].end_s - first.end_s,
             rounds=len(later),
             ttft_s=record.ttft_s,

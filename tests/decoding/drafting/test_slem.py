@@ -1,5 +1,6 @@
 """Drafts by text: what the target's tokenizer makes of them, and that outputs stay the target's."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -8,6 +9,7 @@ from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outp
 from tiny_tokenizers import SPACED, TARGET
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.constraint import Grammars, parse_constraint
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
@@ -63,6 +65,27 @@ def test_outputs_are_those_of_plain_decoding(
         rounds = [step for record in records.values() for step in record.rounds]
         assert sum(step.accepted for step in rounds) > 5
         assert sum(step.submitted - step.accepted for step in rounds) > 5
+
+
+def test_a_draft_ends_before_a_token_that_the_grammar_forbids(
+    runners: tuple[Runner, Runner],
+) -> None:
+    """The draft model's own tokens are not masked: its text ends where the grammar does not follow."""
+    pytest.importorskip("llguidance")
+    end = 4
+    grammar = Grammars(TARGET, [end]).compile(parse_constraint("regex:(a ?b|c[ab]){6,14}"))
+    requests = [
+        replace(request, constraint=grammar)
+        for request in make_requests([[0, 1], [7, 3, 6], [4], [2, 2, 5, 0]], 24)
+    ]
+    plain = decode(AUTOREGRESSIVE, runners, requests, eos_ids=frozenset({end}))
+    method = parse_method("fixed-k:k=3,drafter=slem")
+    records = decode(method, runners, requests, eos_ids=frozenset({end}), batch_size=3)
+    assert outputs(records) == outputs(plain)
+    rounds = [step for record in records.values() for step in record.rounds]
+    assert sum(step.accepted for step in rounds) > 5
+    assert sum(step.forbidden for step in rounds) == 0
+    assert any(step.drafted < 3 for step in rounds)
 
 
 def test_a_slem_drafter_refuses_trees_and_bad_options() -> None:

@@ -319,6 +319,65 @@ def test_outputs_that_differ_are_judged_by_masked_logits(tiny: TinyPair, tmp_pat
     assert (masked.reduced, masked.bitwise) == (free.reduced, free.bitwise)
 
 
+def test_skipped_tokens_are_said_and_their_outputs_are_judged_in_the_shapes_that_they_had(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    """Of ten tokens the grammar leaves three open; all shapes of forwards choose what was written."""
+    conclusions = [
+        decoded(
+            settings(
+                tiny,
+                tmp_path / name,
+                "fixed-k:k=3",
+                grammar="regex:[ab]ccb[ab]cc[ab]cc",
+                skip_forced=name == "skipped",
+            )
+        )[0]
+        for name in ("skipped", "verified")
+    ]
+    assert texts(conclusions[0]) == texts(conclusions[1])
+    skipping, verifying = (conclusion.summary for conclusion in conclusions)
+    plain = skipping.baseline.overall
+    assert plain.forced_share == pytest.approx(8 / 11)
+    assert (plain.rounds, plain.acceptance_length) == (9, 1.0)
+    # Some forced tokens are drafted within a chain, and count as accepted drafts but as no choices.
+    overall = skipping.overall
+    assert 0 < overall.forced_share < 8 / 11
+    assert verifying.overall.forced_share == 0.0
+    assert verifying.overall.choice_acceptance_rate <= verifying.overall.acceptance_rate
+    assert overall.tokens == verifying.overall.tokens == plain.tokens == 33
+    for summary in (skipping, verifying):
+        assert (summary.lossless.compared, summary.lossless.errors) == (3, 0)
+    pages = [(one.directory.path / "report.md").read_text() for one in conclusions]
+    said = [" were not verified, since the grammar allows no others" in page for page in pages]
+    assert said == [True, False]
+
+
+def test_logits_are_recomputed_in_forwards_in_which_forced_tokens_ride(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    asked = settings(tiny, tmp_path, "fixed-k:k=3", grammar="regex:ab[ab]ccb[ab]cc[ab]cc")
+    benchmark = prepare(asked)
+    benchmark.run(lambda _: None)
+    (run,) = benchmark.runs.values()
+    bench, record = benchmark.bench, run.records()[0]
+    assert record.forced_first == 2
+    shapes = RecomputedLogits(bench.runners["target"], bench.pair.target.shell)
+    masked = shapes.under(
+        lambda one: bench.prompts.grammars.allowed(str(run.document.dataset.digest), one)
+    )
+    for logits in (masked.rounds(record), masked.plain(record), masked.plain(record, record)):
+        assert [GreedyChoice().token(row, 0) for row in GreedyChoice().scores(logits)] == (
+            record.output_ids
+        )
+    rounds, whole = shapes.rounds(record), shapes.single_forward(record)
+    verified = [
+        record.forced_first + sum(step.committed + step.forced for step in record.rounds[:number])
+        for number in range(len(record.rounds))
+    ]
+    assert torch.allclose(rounds[verified], whole[verified], atol=1e-4)
+
+
 # The gate of sampled outputs: the run's own check finds masks that come too late.
 
 

@@ -8,9 +8,22 @@ from report_builders import serving_figures, serving_run
 
 from specbench_kit.metrics.vocabulary import Percentiles
 from specbench_kit.reports.render_markdown import render
-from specbench_kit.serving.figures import ClassFigures, Interval, SimulatedRow
+from specbench_kit.serving.figures import (
+    ClassFigures,
+    Interval,
+    ResponseLatencies,
+    SearchedRow,
+    SeedSearch,
+    SimulatedRow,
+    TriedLoad,
+)
+from specbench_kit.serving.options import CapacityRule
 from specbench_kit.studies.serving.report import serving_report
-from specbench_kit.studies.serving.summary import ServingDescription, SimulationSummary
+from specbench_kit.studies.serving.summary import (
+    CapacitySummary,
+    ServingDescription,
+    SimulationSummary,
+)
 from specbench_kit.studies.serving.tails import tail_sentences, tail_table
 
 POINT: dict[str, Any] = {
@@ -133,6 +146,82 @@ def test_both_stand_side_by_side_on_the_page() -> None:
     page = render(serving_report(described, summary, [], []))
     assert "## Time between tokens, with speculation and without (modelled)" in page
     assert "from 50 devices on spec hurts the tail" in page
+
+
+def searched(
+    series: str, *by_seed: dict[float, float], unit: str = "devices", group: str = "all"
+) -> SearchedRow:
+    """A search for capacity: by seed, the P99 in ms at each load that was tried."""
+    seeds = [
+        SeedSearch(
+            max(tried),
+            [
+                TriedLoad(
+                    load,
+                    *(0.0, 0.0, 0.0, 100, 50.0, True, True),
+                    latencies={
+                        name: latencies_of(p99_ms) for name in dict.fromkeys(("all", group))
+                    },
+                )
+                for load, p99_ms in tried.items()
+            ],
+            False,
+        )
+        for tried in by_seed
+    ]
+    return SearchedRow(
+        series=series, devices=None, capacity=Interval(1.0), unit=unit, seeds=seeds, **POINT
+    )
+
+
+def latencies_of(p99_ms: float) -> ResponseLatencies[float]:
+    parts = Percentiles(*(p99_ms / 1e3 / part for part in (3, 4, 2, 1)))
+    return ResponseLatencies(ttft_s=parts, tpot_s=parts, itl_s=parts, icl_s=parts, response_s=parts)
+
+
+def capacities(*rows: SearchedRow) -> CapacitySummary:
+    return CapacitySummary(rule=CapacityRule(), axes={}, rows=list(rows), guards=[], ranges=[])
+
+
+def test_a_search_for_capacity_compares_the_loads_that_both_tried_with_every_seed() -> None:
+    """Of 64 and 70 devices one side, or one seed, is missing."""
+    summary = capacities(
+        searched("spec", {16: 50, 32: 300, 64: 900}, {16: 51, 32: 302, 70: 900}),
+        searched("plain", {16: 100, 32: 200, 64: 400}, {16: 101, 32: 201, 64: 401}),
+    )
+    described = run("spec", "plain")
+    assert tail_sentences(described, summary) == [
+        "The P99 of the time between tokens (ITL): from 32 devices on spec hurts the tail, with 301 ms against "
+        "200 ms of plain; with fewer it is not shown to."
+    ]
+    table = tail_table(described, summary)
+    assert table is not None
+    assert [list(cells) for cells in table.rows] == [
+        ["16", "12.6 / 25.2 / 50.5", "25.1 / 50.2 / 100"],
+        ["32", "75.2 / 150 / 301", "50.1 / 100 / 200"],
+    ]
+
+
+def test_a_search_for_a_rate_says_requests_per_second_and_each_class() -> None:
+    rates = {"unit": "requests/s", "group": "8/s"}
+    summary = capacities(
+        searched("spec", {0.16: 300, 0.32: 400}, {0.16: 301, 0.32: 401}, **rates),
+        searched("plain", {0.16: 100, 0.32: 200}, {0.16: 101, 0.32: 201}, **rates),
+    )
+    lines = tail_sentences(run("spec", "plain"), summary)
+    begins = "spec hurts the tail at every load from 0.16 requests/s on"
+    assert len(lines) == 2
+    assert begins in lines[0]
+    assert f"of class 8 tokens/s: {begins}" in lines[1]
+    page = render(serving_report(run("spec", "plain"), summary, [], []))
+    assert "The loads are those that the search tried of both series with every seed." in page
+    assert "| requests/s | class |" in page
+
+
+def test_searches_without_a_common_load_are_not_compared() -> None:
+    summary = capacities(searched("spec", {16: 50}), searched("plain", {8: 50}))
+    assert tail_table(run("spec", "plain"), summary) is None
+    assert tail_sentences(run("spec", "plain"), summary) == []
 
 
 @pytest.mark.parametrize("labels", [("spec", "other"), ("plain",)])
