@@ -45,9 +45,7 @@ def machine() -> Iterator[Machine]:
 @pytest.fixture
 def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the emulated card have the operators that are Triton kernels on a real one: each is one launch there."""
-    monkeypatch.setattr(
-        cuda_graph.CudaGraphExecutor, "_choose", staticmethod(lambda *_: Choice(FUSED))
-    )
+    monkeypatch.setattr(cuda_graph.CudaGraphExecutor, "_choose", lambda *_: Choice(FUSED))
 
 
 def make_model(kind: type[PretrainedConfig], layers: int) -> PreTrainedModel:

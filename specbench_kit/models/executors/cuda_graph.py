@@ -36,6 +36,7 @@ from specbench_kit.models.executors.graph_work import (
     preparing,
     recording,
 )
+from specbench_kit.models.executors.kernels.base import LayerSizes
 from specbench_kit.models.executors.kernels.by_torch import TORCH
 from specbench_kit.models.executors.kernels.choice import Choice, choose
 from specbench_kit.models.executors.kv import BAND, KVStore
@@ -101,8 +102,6 @@ class CudaGraphExecutor(TransformersExecutor):
 
     priority = 1
     takes_pending = True
-    _choose = staticmethod(choose)
-    """Chooses the kernels of a layer for a device, a data type and sizes."""
     has_chains = True
     """True if a chain of forwards is one graph, in a shape of its own."""
 
@@ -203,16 +202,19 @@ class CudaGraphExecutor(TransformersExecutor):
     @cached_property
     def _decoder(self) -> CardDecoder | None:
         """Our own forward of the model; None for a model that only its own code computes."""
-        return CardDecoder(self.model, self._choice.kernels) if self._choice else None
+        return CardDecoder(self.model, self.choice.kernels) if self.choice else None
 
     @cached_property
-    def _choice(self) -> Choice | None:
+    def choice(self) -> Choice | None:
         """The kernels of our own forward, and why; None for a model that only its own code
         computes.
         """
         if not is_computable(self.model):
             return None
-        return self._choose(self.device, self._dtype, sizes_of(self.model))
+        return self._choose(sizes_of(self.model))
+
+    def _choose(self, sizes: LayerSizes) -> Choice:
+        return choose(self.device, self._dtype, sizes)
 
     def compute(self, batch: ForwardInput) -> Computed:
         """Compute what no graph does, such as a long prompt, by the same kernels as graphs if these
@@ -265,9 +267,9 @@ class CudaGraphExecutor(TransformersExecutor):
 
     @property
     def kernels(self) -> str:
-        if self._choice is None:
+        if self.choice is None:
             return ""
-        kernels, reason = self._choice
+        kernels, reason = self.choice
         return f"{kernels.name}: {reason}" if reason else kernels.name
 
     @property
@@ -509,8 +511,7 @@ class TorchGraphExecutor(CudaGraphExecutor):
 
     priority = -1
 
-    @staticmethod
-    def _choose(*_: object) -> Choice:
+    def _choose(self, sizes: LayerSizes) -> Choice:
         return Choice(TORCH, "the executor compares with them")
 
 

@@ -80,12 +80,15 @@ def largest_difference(
     gates = numbers(rows, width, 2 * sizes.intermediate)
 
     def results(of: LayerKernels) -> list[Tensor]:
-        store = [torch.zeros((3, kv_heads, capacity, dim), dtype=dtype).to(device) for _ in "kv"]
+        room = (3, kv_heads, capacity, dim)
+        keys, values = (torch.zeros(room, dtype=dtype).to(device) for _ in range(2))
+        places = keys, values, slots, cells
         return [
             of.norm(hidden, weight[0, 0], 1e-6),
             *of.add_norm(hidden, added, weight[0, 0], 1e-6),
-            *of.rotate(projected, *turns, norms, 1e-6, heads, *store, slots, cells),
-            *store,
+            *of.rotate(projected, *turns, norms, 1e-6, heads, *places),
+            keys,
+            values,
             of.gate(gates),
         ]
 
