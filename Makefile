@@ -115,7 +115,7 @@ else
 		$(addprefix --method ,$(POLICIES))
 endif
 
-# The first minutes on a new GPU: less than nine, without a network, and at most eight small files in build/gpu-check.
+# The first minutes on a new GPU: less than nine, without a network, and at most nine small files in build/gpu-check.
 # GPU_PYTHON is the Python of an environment with torch for that card: make gpu-check GPU_PYTHON=python3
 GPU_PYTHON ?= $(BIN)/python
 gpu-check: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(INSTALLED))

@@ -2,7 +2,7 @@
 
 It uses no network and ends within nine minutes. Every section runs in a process of its own, and so does every
 condition under which methods are judged, so that a fault that leaves a card unusable, or a kernel that hangs, costs one
-of them alone. The folder OUT then holds at most eight small files:
+of them alone. The folder OUT then holds at most nine small files:
 
 | file | content |
 | --- | --- |
@@ -13,9 +13,11 @@ of them alone. The folder OUT then holds at most eight small files:
 | `curves.csv` | verification and draft times of models with random weights, beside measured kernels and the limit |
 | `memory.json` | memory predicted and used by those models, and whether decoding survives a full card |
 | `executors.csv` | each executor beside transformers' own generation and assisted generation |
+| `kernels.csv` | fused kernels beside torch's operations, in turns: how far logits differ, and both times |
 | `errors.txt` | what failed, if anything did |
 
-`--here` runs all sections in this process, as the tests do on an emulated card.
+`--section NAME` runs one section alone, such as one that the time was up for, and says what it found. `--here` runs all
+sections in this process, as the tests do on an emulated card.
 """
 
 import argparse
@@ -51,6 +53,10 @@ from specbench_kit.core.errors import MethodError, SkitError  # noqa: E402
 from specbench_kit.decoding.card_clock import measuring_clock  # noqa: E402
 from specbench_kit.decoding.kernel_latency import KernelModel  # noqa: E402
 from specbench_kit.decoding.latency import Row  # noqa: E402
+from specbench_kit.models.executors.card_decoder import sizes_of  # noqa: E402
+from specbench_kit.models.executors.cuda_graph import CudaGraphExecutor  # noqa: E402
+from specbench_kit.models.executors.kernels.choice import ROUNDINGS, largest_difference  # noqa: E402
+from specbench_kit.models.executors.kernels.choice import missing as missing_for_kernels  # noqa: E402
 from specbench_kit.models.memory import free_bytes  # noqa: E402
 from specbench_kit.models.pair import LoadedModel, resolve_device  # noqa: E402
 from specbench_kit.models.runner import Append, Runner  # noqa: E402
@@ -81,6 +87,11 @@ NEW_TOKENS = (1, 2, 3, 5, 9, 17)
 STEPS = (1, 2, 4, 8)
 """Tokens that a draft model drafts in a row."""
 WARM_UPS, REPEATS = 2, 7
+BY_TORCH, FUSED = "cuda-graph-torch", "cuda-graph"
+"""The executors whose kernels are compared."""
+MOST_DIFFERENCE = 0.05
+"""How far logits of both may be apart, as the root of the mean square over that of the logits: one rounding to bf16 is
+0.004, and a model rounds in every layer."""
 DTYPE = "bfloat16"
 
 
@@ -312,6 +323,137 @@ def check_executors(scene: Scene, out: Path, _seconds: float) -> Found:
     ]
 
 
+def check_kernels(scene: Scene, out: Path, seconds: float) -> Found:
+    """Compare the fused kernels with torch's operations in this process, in turns: what they compute, and how fast.
+
+    Raise RuntimeError if logits differ by more than rounding, or if the card cannot run the fused kernels.
+    """
+    end_s = perf_counter() + seconds
+    device = resolve_device(scene.device)
+    rows: list[dict[str, object]] = []
+    found: Found = []
+    wrong: list[str] = []
+    for name in scene.shapes:
+        subject = find_subject(name, "target")
+        if reason := _left_out(subject, device, end_s):
+            found.append(reason)
+            continue
+        loaded = subject.load(device, DTYPE)
+        runners = {
+            executor: loaded.runner(max(scene.batch_sizes), scene.context + 64, None, executor)
+            for executor in (BY_TORCH, FUSED)
+        }
+        kernels = runners[FUSED].executor.kernels
+        if lack := missing_for_kernels():
+            return [f"left out: {lack}"]
+        if kernels != "triton":
+            raise RuntimeError(f"{subject.name} has no fused kernels: {kernels}")
+        roundings = _roundings_apart(runners[FUSED])
+        if not roundings <= ROUNDINGS:
+            wrong.append(f"{subject.name}: a kernel's results are {roundings:.3g} roundings apart")
+        compared = [
+            {"model": subject.name, **row} for row in _in_turns(loaded, runners, scene, end_s)
+        ]
+        rows += compared
+        _write_table(out / "kernels.csv", rows)
+        ratios = [float(str(row["triton_ms"])) / float(str(row["torch_ms"])) for row in compared]
+        most = max((float(str(row["difference"])) for row in compared), default=0.0)
+        if ratios:
+            found.append(
+                f"{subject.name}: fused kernels take {min(ratios):.2f} to {max(ratios):.2f} of the time of torch's "
+                f"operations, results of a kernel are {roundings:.2f} roundings apart, and logits differ by "
+                f"{most:.4f} of their size at most"
+            )
+        # A number that is none is not within the bound either.
+        wrong += [
+            str(row) for row in compared if not float(str(row["difference"])) <= MOST_DIFFERENCE
+        ]
+        del loaded, runners
+        torch.cuda.empty_cache()
+    if wrong:
+        lines = [f"OUTPUTS DIFFER: {line}" for line in wrong]
+        raise RuntimeError("\n".join([*found, *lines]))
+    return found
+
+
+def _roundings_apart(runner: Runner) -> float:
+    """Return how far results of a runner's kernels are from those of torch's operations, see `largest_difference`."""
+    executor = runner.executor
+    assert isinstance(executor, CudaGraphExecutor)
+    assert executor.choice is not None
+    sizes = sizes_of(executor.model)
+    return largest_difference(
+        executor.choice.kernels, executor.device, getattr(torch, DTYPE), sizes
+    )
+
+
+def _in_turns(
+    loaded: LoadedModel, runners: Mapping[str, Runner], scene: Scene, end_s: float
+) -> Iterator[dict[str, object]]:
+    """Yield lines of the table of kernels: a verification of each shape by all runners, one after the other."""
+    clock = measuring_clock(runners[FUSED].device)
+    random = Random(0)
+    vocabulary = int(loaded.text_config.vocab_size)
+
+    def tokens(count: int) -> list[int]:
+        return random.choices(range(vocabulary), k=count)
+
+    with clock.running():
+        slots: list[int] = []
+        for batch_size in scene.batch_sizes:
+            while len(slots) < batch_size:
+                prompt = tokens(scene.context)
+                (slot,) = {runner.acquire() for runner in runners.values()}
+                slots.append(slot)
+                for runner in runners.values():
+                    runner.forward([Append(slot, prompt)])
+                    runner.commit(slot, range(scene.context))
+            for count in NEW_TOKENS:
+                if perf_counter() > end_s:
+                    return
+                rows = [Append(slot, tokens(count), keep=count) for slot in slots]
+                times: dict[str, list[float]] = {executor: [] for executor in runners}
+                logits = {}
+                for number in range(WARM_UPS + REPEATS):
+                    # What is first in one turn is second in the next one.
+                    for executor in list(runners)[:: (-1) ** number]:
+                        runner = runners[executor]
+                        clock.take()
+                        with clock.phase("verify"):
+                            forward = runner.forward(rows)
+                            forward.argmax()
+                        times[executor].append(clock.take()["verify"])
+                        logits[executor] = forward.logits.float()
+                        for slot in slots:
+                            runner.commit(slot, ())
+                yield {
+                    "requests": batch_size,
+                    "tokens": count,
+                    "context": scene.context,
+                    "torch_ms": f"{1000 * median(times[BY_TORCH][WARM_UPS:]):.4f}",
+                    "triton_ms": f"{1000 * median(times[FUSED][WARM_UPS:]):.4f}",
+                    **_difference(logits[BY_TORCH], logits[FUSED]),
+                }
+
+
+def _difference(expected: torch.Tensor, computed: torch.Tensor) -> dict[str, object]:
+    """Return how far logits are apart, beside their size, and the share of most likely tokens that agree."""
+    apart = (computed - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+    agree = (computed.argmax(-1) == expected.argmax(-1)).float().mean()
+    return {"difference": f"{float(apart):.6f}", "same_tokens": f"{float(agree):.4f}"}
+
+
+def _left_out(subject: Subject, device: torch.device, end_s: float) -> str:
+    """Return why a model is not timed: it does not fit, or the time is up; empty if it is."""
+    assert subject.architecture is not None
+    needed = subject.architecture.parameters * BYTES[DTYPE]
+    if needed * 1.1 > free_bytes(device):
+        return f"{subject.name}: left out, since its weights take {needed / 1e9:.1f} GB"
+    if perf_counter() > end_s:
+        return f"{subject.name}: left out, since the time was up"
+    return ""
+
+
 def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
     """Time models with random weights, the smallest first, as far as they fit into memory and into the time."""
     end_s = perf_counter() + seconds
@@ -323,11 +465,8 @@ def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
         subject = find_subject(name, "target")
         assert subject.architecture is not None
         needed = subject.architecture.parameters * BYTES[DTYPE]
-        if needed * 1.1 > free_bytes(device):
-            found.append(f"{subject.name}: left out, since its weights take {needed / 1e9:.1f} GB")
-            continue
-        if perf_counter() > end_s:
-            found.append(f"{subject.name}: left out, since the time was up")
+        if reason := _left_out(subject, device, end_s):
+            found.append(reason)
             continue
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -521,10 +660,11 @@ def _write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
 Check = Callable[[Scene, Path, float], Found]
 SECTIONS: Mapping[str, tuple[Check, float]] = {
     "environment": (check_environment, 25),
+    "kernels": (check_kernels, 60),
     "lossless": (check_lossless, 150),
     "pipeline": (check_pipeline, 60),
-    "curves": (check_curves, 150),
-    "executors": (check_executors, 60),
+    "curves": (check_curves, 120),
+    "executors": (check_executors, 50),
     "counts": (check_counts, 40),
 }
 """Each section with the seconds that it plans for; it is ended when it takes `PATIENCE_S` more."""
@@ -535,7 +675,9 @@ FOUND, ERRORS, REPORT = ".found.json", "errors.txt", "report.md"
 def run_section(name: str, scene: Scene, out: Path) -> None:
     """Run one section in this process, and leave what it found in a file."""
     check, seconds = SECTIONS[name]
+    out.mkdir(parents=True, exist_ok=True)
     found = check(scene, out, seconds)
+    print("\n".join(found))
     (out / FOUND).write_text(json.dumps(found))
 
 
@@ -618,7 +760,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tokens", type=int, default=24, help="new tokens of each answer; default %(default)s"
     )
     parser.add_argument("--here", action="store_true", help="run all sections in this process")
-    parser.add_argument("--section", choices=list(SECTIONS), help=argparse.SUPPRESS)
+    parser.add_argument("--section", choices=list(SECTIONS), help="run this one alone")
     given = parser.parse_args(arguments)
     scene = Scene(
         given.device,

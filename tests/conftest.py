@@ -22,6 +22,8 @@ os.environ[READINGS] = str(
     QUIET
 )  # how busy the machine is that runs the tests decides none of them
 os.environ["SKIT_HOME"] = HOME.name
+# Triton asks for it when it is imported, which torch does: kernels are then interpreted on the CPU.
+os.environ["TRITON_INTERPRET"] = "1"
 
 pytest_plugins = ["second_attempt"]
 

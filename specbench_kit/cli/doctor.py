@@ -228,6 +228,13 @@ def _check_devices() -> Iterator[Finding]:
         yield Finding(
             f"device cuda:{number}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB"
         )
+    from specbench_kit.models.executors.kernels import choice
+
+    if lack := choice.missing():
+        advice = "`pip install triton`: half as many kernels a layer"
+        yield Finding("GPU kernels", "missing", f"torch's operations, since {lack}", advice)
+    else:
+        yield Finding("GPU kernels", "ok", "fused, by Triton; each model tries them first")
 
 
 @_check("executors")

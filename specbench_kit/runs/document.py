@@ -87,6 +87,11 @@ class RunConfig(Struct):
         doc("how products are rounded, if not by the dtype alone; null if they are"),
         Compared("forbids", "rounding of products"),
     ] = None
+    kernels: Annotated[
+        str | None,
+        doc("what computes a layer of the target between its products on a GPU; null elsewhere"),
+        Compared("is named if measured", "kernels of a layer"),
+    ] = None
     max_new_tokens: Annotated[
         int | None,
         doc("most output tokens per request; null if that is not stated"),

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import environment, skit
+from emulated_card import emulated_cards
 from plug_ins import of_the_kit
 
 from specbench_kit.cli import doctor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import Method, methods
+from specbench_kit.models.executors.kernels import choice
 from specbench_kit.models.executors.native import NativeExecutor
 
 
@@ -148,9 +150,23 @@ def test_it_begins_with_what_will_run_and_ends_with_what_it_comes_to(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_executor_for_a_gpu_is_not_ok_without_one() -> None:
     findings = found()
-    for name in ("cuda-graph", "cuda-graph-head", "cuda-invariant"):
+    for name in ("cuda-graph", "cuda-graph-head", "cuda-graph-torch", "cuda-invariant"):
         assert findings[f"executor {name}"].state == "missing"
         assert findings[f"executor {name}"].advice == "it runs with --device cuda"
+
+
+@pytest.mark.parametrize(
+    ("lack", "state", "words"),
+    [("", "ok", "fused, by Triton"), ("Triton is not installed", "missing", "since Triton is not")],
+)
+def test_the_kernels_of_a_gpu_are_told(
+    lack: str, state: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "missing", lambda: lack)
+    with emulated_cards(1):
+        kernels = found()["GPU kernels"]
+    assert kernels.state == state
+    assert words in kernels.found
 
 
 def test_what_multiplies_gguf_files_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ FREE = {
     aten.set_,
     aten.resize_,
     aten.lift_fresh,
+    aten._unsafe_view,
 }
 """These run no kernel."""
 MASKS = (torch.bool, torch.uint8)

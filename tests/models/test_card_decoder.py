@@ -18,7 +18,7 @@ from transformers import (
 from transformers.cache_utils import DynamicCache
 
 from specbench_kit.models.drafts.reduced import exit_early
-from specbench_kit.models.executors.graph_forward import CardDecoder, is_computable
+from specbench_kit.models.executors.card_decoder import CardDecoder, is_computable
 
 SIZES = {
     "hidden_size": 64,

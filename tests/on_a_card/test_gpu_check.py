@@ -4,12 +4,19 @@ import csv
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import TinyPair
 from emulated_card import emulated_cards
+from torch import Tensor
+
+from specbench_kit.models.executors import cuda_graph
+from specbench_kit.models.executors.kernels.by_torch import TORCH
+from specbench_kit.models.executors.kernels.choice import Choice
+from specbench_kit.models.executors.kernels.operators import FUSED
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))
 gpu_check: Any = importlib.import_module("gpu_check")
@@ -33,6 +40,18 @@ def table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(path.open()))
 
 
+def give(monkeypatch: pytest.MonkeyPatch, choice: Choice) -> None:
+    """Give all executors these kernels, but the one that has torch's operations alone."""
+    monkeypatch.setattr(cuda_graph.CudaGraphExecutor, "_choose", lambda *_: choice)
+
+
+@pytest.fixture
+def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the emulated card have the operators that are Triton kernels on a real one."""
+    monkeypatch.setattr(gpu_check, "missing_for_kernels", lambda: "")
+    give(monkeypatch, Choice(FUSED))
+
+
 def check(tiny: TinyPair, folder: Path, *options: object) -> Path:
     """Run the check on a card whose memory a test can fill; return the folder of its results."""
     shape = folder / "tiny.toml"
@@ -45,6 +64,7 @@ def check(tiny: TinyPair, folder: Path, *options: object) -> Path:
     return out
 
 
+@pytest.mark.usefixtures("_with_triton")
 @pytest.mark.slow
 @pytest.mark.nightly  # two minutes; its sections are benchmarks and forwards that other tests try on the card
 def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
@@ -57,10 +77,13 @@ def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
         "lossless.csv",
         "counts.csv",
         "curves.csv",
+        "kernels.csv",
         "memory.json",
         "executors.csv",
     }
     verdicts = table(out / "lossless.csv")
+    kernels = table(out / "kernels.csv")
+    assert len(kernels) == 2 * len(gpu_check.NEW_TOKENS)
     conditions = {
         (row["executor"], int(row["batch_size"]), float(row["temperature"])) for row in verdicts
     }
@@ -98,6 +121,77 @@ def test_a_section_that_fails_costs_none_of_the_others(
         assert gpu_check.main(["--here", "--out", str(tmp_path)]) == 1
     assert "an illegal memory access" in (tmp_path / "errors.txt").read_text()
     assert json.loads((tmp_path / "environment.json").read_text())["card"] == "Emulated card"
+
+
+def only_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[int, Path]:
+    """Run the section that compares kernels; return the exit code and the folder of its results."""
+    sections = {"kernels": gpu_check.SECTIONS["kernels"]}
+    monkeypatch.setattr(gpu_check, "SECTIONS", sections)
+    shape, out = folder / "tiny.toml", folder / "out"
+    shape.write_text(SHAPE)
+    small = ["--shape", str(shape), "--context", "16", "--batch-sizes", "1,2", "--here"]
+    with emulated_cards(1, memory_bytes=512 * MIB):
+        return gpu_check.main([*small, "--out", str(out), *options]), out
+
+
+@pytest.mark.usefixtures("_with_triton")
+def test_kernels_are_compared_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out = only_kernels(tmp_path, monkeypatch)
+    assert code == 0, (out / "errors.txt").read_text()
+    rows = table(out / "kernels.csv")
+    shapes = [(int(row["requests"]), int(row["tokens"])) for row in rows]
+    assert shapes == [(batch, count) for batch in (1, 2) for count in gpu_check.NEW_TOKENS]
+    for row in rows:
+        assert float(row["torch_ms"]) > 0 < float(row["triton_ms"])
+        assert (float(row["difference"]), float(row["same_tokens"])) == (0, 1)
+    assert "fused kernels take" in (out / "report.md").read_text()
+
+
+@pytest.mark.usefixtures("_with_triton")
+@pytest.mark.parametrize("factor", [1.2, float("nan")])
+def test_kernels_whose_outputs_differ_fail_loudly(
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = replace(FUSED, gate=lambda gates: FUSED.gate(gates) * factor)
+    give(monkeypatch, Choice(wrong))
+    code, out = only_kernels(tmp_path, monkeypatch)
+    assert code == 1
+    assert "OUTPUTS DIFFER: tiny: a kernel's results are" in (out / "errors.txt").read_text()
+    assert len(table(out / "kernels.csv")) == 2 * len(gpu_check.NEW_TOKENS), "all are still there"
+
+
+@pytest.mark.usefixtures("_with_triton")
+def test_logits_that_differ_fail_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the kernels agree where each is tried alone."""
+    monkeypatch.setattr(gpu_check, "_roundings_apart", lambda _: 0.0)
+
+    def add_norm(*given: Any) -> tuple[Tensor, Tensor]:
+        total, normed = FUSED.add_norm(*given)
+        return total, normed.roll(1, -1)
+
+    give(monkeypatch, Choice(replace(FUSED, add_norm=add_norm)))
+    code, out = only_kernels(tmp_path, monkeypatch)
+    assert code == 1
+    assert "OUTPUTS DIFFER: {'model': 'tiny'" in (out / "errors.txt").read_text()
+
+
+@pytest.mark.usefixtures("_with_triton")
+def test_kernels_that_a_card_left_out_fail_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, Choice(TORCH, "Triton's kernels fail: no compiler"))
+    code, out = only_kernels(tmp_path, monkeypatch)
+    assert code == 1
+    assert "has no fused kernels: torch: Triton's kernels fail" in (out / "errors.txt").read_text()
+
+
+def test_without_triton_nothing_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_check, "missing_for_kernels", lambda: "Triton is not installed")
+    code, out = only_kernels(tmp_path, monkeypatch)
+    assert code == 0
+    assert "left out: Triton is not installed" in (out / "report.md").read_text()
 
 
 def test_without_a_card_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -235,6 +235,13 @@ class Executor(ABC):
         """
         return ""
 
+    @property
+    def kernels(self) -> str:
+        """Return which kernels compute the work between the products of a layer on a GPU, and why
+        not the fused ones; empty if there is no choice.
+        """
+        return ""
+
     @classmethod
     def refusal(cls, model: Any) -> str:
         """Return why the executor cannot run a model although it was named; empty if it can."""

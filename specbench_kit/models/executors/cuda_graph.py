@@ -16,12 +16,8 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.base import Forward, Padding, Row, executors
-from specbench_kit.models.executors.graph_forward import (
-    CardDecoder,
-    GraphComputations,
-    GraphMemory,
-    is_computable,
-)
+from specbench_kit.models.executors.card_decoder import CardDecoder, is_computable, sizes_of
+from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
 from specbench_kit.models.executors.graph_inputs import (
     NODES,
     Details,
@@ -40,6 +36,9 @@ from specbench_kit.models.executors.graph_work import (
     preparing,
     recording,
 )
+from specbench_kit.models.executors.kernels.base import LayerSizes
+from specbench_kit.models.executors.kernels.by_torch import TORCH
+from specbench_kit.models.executors.kernels.choice import Choice, choose
 from specbench_kit.models.executors.kv import BAND, KVStore
 from specbench_kit.models.executors.padded import Computed, ForwardInput, in_order
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
@@ -203,7 +202,19 @@ class CudaGraphExecutor(TransformersExecutor):
     @cached_property
     def _decoder(self) -> CardDecoder | None:
         """Our own forward of the model; None for a model that only its own code computes."""
-        return CardDecoder(self.model) if is_computable(self.model) else None
+        return CardDecoder(self.model, self.choice.kernels) if self.choice else None
+
+    @cached_property
+    def choice(self) -> Choice | None:
+        """The kernels of our own forward, and why; None for a model that only its own code
+        computes.
+        """
+        if not is_computable(self.model):
+            return None
+        return self._choose(sizes_of(self.model))
+
+    def _choose(self, sizes: LayerSizes) -> Choice:
+        return choose(self.device, self._dtype, sizes)
 
     def compute(self, batch: ForwardInput) -> Computed:
         """Compute what no graph does, such as a long prompt, by the same kernels as graphs if these
@@ -253,6 +264,13 @@ class CudaGraphExecutor(TransformersExecutor):
             steps = _power_below(work.steps - work.started)
             shape = work.shape._replace(width=1, length=self._length(work))
             self._replay(work, GraphKey(shape, steps=steps, goes_on=True, details=work.details))
+
+    @property
+    def kernels(self) -> str:
+        if self.choice is None:
+            return ""
+        kernels, reason = self.choice
+        return f"{kernels.name}: {reason}" if reason else kernels.name
 
     @property
     def captures(self) -> int:
@@ -483,6 +501,18 @@ class MoveInputs:
         # move and the destination of another.
         for block in store.blocks:
             block[:, slots, :, destinations] = block[:, slots, :, sources]
+
+
+@executors.register("cuda-graph-torch")
+class TorchGraphExecutor(CudaGraphExecutor):
+    """Replays CUDA graphs of torch's operations alone, to compare with the fused kernels of
+    `cuda-graph`.
+    """
+
+    priority = -1
+
+    def _choose(self, sizes: LayerSizes) -> Choice:
+        return Choice(TORCH, "the executor compares with them")
 
 
 INVARIANT_WIDTH = 64

@@ -158,6 +158,7 @@ def setting(run: RunDocument) -> list[tuple[str, str]]:
             else []
         ),
         *([("products", config.products)] if config.products else []),
+        *([("kernels", config.kernels)] if config.kernels else []),
         *(
             [("executors", ", ".join(f"{role}: {name}" for role, name in executors.items()))]
             if executors

@@ -132,6 +132,7 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> OptionValues:
         "dtype": str(target.dtype).removeprefix("torch."),
         "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
         **({"products": products} if here and (products := here.executor.products) else {}),
+        **({"kernels": kernels} if here and (kernels := here.executor.kernels) else {}),
     }
 
 

@@ -1,0 +1,10 @@
+"""The work between the matrix products of a layer, on a GPU: by torch's operations, or fused.
+
+| file | content |
+| --- | --- |
+| `base.py` | `LayerKernels`, the contract, and `LayerSizes`, what a model's layers measure |
+| `by_torch.py` | torch's operations, several kernels each |
+| `by_triton.py` | the same in Triton, one kernel each |
+| `operators.py` | the Triton kernels as operators of torch |
+| `choice.py` | which of both a device gets, and why |
+"""
