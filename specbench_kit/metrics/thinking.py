@@ -74,7 +74,8 @@ class _Answer:
         """The time of the reply's first token; None without a reply, or if it is not known."""
         if self.reply >= len(self.record.output_ids):
             return None
-        last = max(place for place in self.places if place <= self.reply)
+        # A token that the grammar forces before the first round is sent with that round's tokens.
+        last = max((place for place in self.places if place <= self.reply), default=self.places[0])
         return self.record.rounds[self.places.index(last)].end_s
 
     def rounds(self, part: AnswerPart) -> list[RoundRecord]:
@@ -126,8 +127,8 @@ def _answers(records: Sequence[RequestRecord], decode: Decode) -> Iterator[_Answ
         end = end_of_thoughts(record.text) if is_whole else None
         if end is None:
             continue
-        committed = accumulate((each.committed for each in record.rounds), initial=0)
-        places = list(committed)[:-1]
+        joined = (each.committed + each.forced for each in record.rounds)
+        places = list(accumulate(joined, initial=record.forced_first))[:-1]
         yield _Answer(record, _place_of(record, end, decode), places)
 
 

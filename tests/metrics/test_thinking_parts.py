@@ -58,6 +58,26 @@ def test_a_reply_begins_with_the_token_that_completes_its_first_character() -> N
     assert (thoughts.tokens, reply.tokens) == (4.0, 2.0)
 
 
+def test_forced_tokens_have_their_places_and_count_in_no_acceptance() -> None:
+    # <think> is forced before the first round, </think> and white space behind the second one.
+    rounds = [round_of(0), round_of(1, 1), round_of(3, 1)]
+    rounds[1].forced = 2
+    record = answer("forced", range(8), *rounds)
+    record.forced_first = 1
+    thoughts, reply = parts_of(record)
+    assert (thoughts.tokens, thoughts.rounds, thoughts.acceptance_length) == (6.0, 2, 3 / 2)
+    assert (reply.tokens, reply.rounds, reply.acceptance_length) == (2.0, 1, 2.0)
+    assert (thoughts.seconds, reply.seconds) == (2.0, 0.0)
+
+
+def test_thoughts_that_are_forced_as_a_whole_take_no_time() -> None:
+    record = answer("all", range(8), round_of(0))
+    record.forced_first = 7
+    thoughts, reply = parts_of(record)
+    assert (thoughts.seconds, thoughts.rounds, thoughts.acceptance_length) == (0.0, 0, None)
+    assert (reply.tokens, reply.rounds) == (2.0, 1)
+
+
 def test_an_answer_that_is_cut_while_it_thinks_has_no_reply() -> None:
     cut = answer("cut", [0, 1, 2], round_of(0), round_of(2, 1))
     summary = summarise_thinking([cut, WHOLE], decode)
