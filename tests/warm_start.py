@@ -33,6 +33,8 @@ LOADED = (
     "typer.rich_utils",
 )
 """Beside all of the kit."""
+NEEDS_TRITON = "specbench_kit.models.executors.kernels.by_triton"
+"""The one module that is imported on a GPU alone, where Triton is installed."""
 AT_LOADING = ("HF_", "LC_", "MPL", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
 """What environment variables begin with that are read when Python or a library is loaded."""
 
@@ -117,7 +119,8 @@ def _serve() -> None:
         with suppress(ModuleNotFoundError):  # older versions lack some
             import_module(name)
     for module in walk_packages(kit.__path__, "specbench_kit."):
-        import_module(module.name)
+        if module.name != NEEDS_TRITON:
+            import_module(module.name)
     gc.freeze()  # no fork looks through what is loaded, page after page, for what could be freed
     for line in sys.stdin:
         order = json.loads(line)

@@ -48,8 +48,8 @@ class ComparisonOptions:
         Option(
             "Columns of the method tables, separated by commas: typical-speedup, speedup-in-all, headroom, throughput, "
             "acceptance-length, tokens-per-step, hit-rate, acceptance-rate, draft-efficiency, forbidden-drafts, "
-            "valid-by-the-grammar, wdt, ttft, tpot, "
-            "itl-p50, itl-p95, itl-p99, lossless."
+            "forced-tokens, accepted-choices, valid-by-the-grammar, wdt, ttft, tpot, itl-p50, itl-p95, itl-p99, "
+            "lossless."
         ),
     ] = ""
     bare: Annotated[bool, Option("Draw figures without titles, for a paper.")] = False
