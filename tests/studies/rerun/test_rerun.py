@@ -362,6 +362,7 @@ OTHERWISE: dict[str, Any] = {
     "draft_top_n": 6,
     "lossy": parse_lossy("typical:epsilon=0.2"),
     "constraint": parse_constraint('json-schema:{"type": "boolean"}'),
+    "skip_forced": False,
     "launch": "processes",
 }
 """A value of every option that a run records, other than its default; several processes are not run again."""
@@ -372,8 +373,8 @@ def test_every_option_that_a_run_records_is_declared_and_restored() -> None:
     names = {name for name, kind in recorded.items() if kind != "no"}
     assert names == OTHERWISE.keys() | {"processes"}
     assert names <= {field.name for field in structs.fields(RunConfig)}
-    # A grammar goes with neither of the other two.
-    for apart in ({"constraint"}, {"lossy", "launch"}):
+    # A grammar, and what only a grammar has, goes with neither of the other two.
+    for apart in ({"constraint", "skip_forced"}, {"lossy", "launch"}):
         chosen = OTHERWISE.keys() - apart
         _require_restored({name: OTHERWISE[name] for name in chosen}, recorded)
 
