@@ -2,7 +2,7 @@
 
 On an H100 a layer of Qwen3 in transformers' own code is some sixty kernels, most of which take
 longer to start than to compute, and attention copies the KV of every head that shares it. Here it
-is about twenty of torch's, or eleven with Triton's, and KV is read where it is.
+is about twenty of torch's, or ten with Triton's, and KV is read where it is.
 """
 
 from abc import ABC, abstractmethod
@@ -121,7 +121,8 @@ class CardDecoder:
             hidden, normed = self._kernels.add_norm(
                 hidden, change, *_parameters(self._norms[index + 1])
             )
-            states[index + 1] = hidden
+            if index + 1 in layers:
+                states[index + 1] = hidden
         states[len(self._layers)] = normed
         kept = normed[:, first:]
         if last is not None:
