@@ -144,11 +144,15 @@ def test_every_method_has_a_run_directory_with_all_files(runs: list[Path]) -> No
 
 def test_request_lines_have_the_designed_fields(runs: list[Path]) -> None:
     """A record tells what a policy expected, where the policy has chances to reckon with."""
-    only_of_some_methods, only_of_derived_times = (
-        {"expected", "drafter", "sent_bytes", "stale_bytes", "forbidden"},
-        {"ends_s"},
-    )
-    only_of_dialogues, only_of_grammars = {"dialogue"}, {"grammar"}
+    only_of_derived_times, only_of_dialogues = {"ends_s"}, {"dialogue"}
+    only_of_grammars = {"grammar", "forced_first"}
+    only_under_grammars = {"forbidden", "forced", "forced_submitted", "forced_accepted"}
+    only_of_some_methods = {
+        "expected",
+        "drafter",
+        "sent_bytes",
+        "stale_bytes",
+    } | only_under_grammars
     always = {f.name for f in fields(RequestRecord)} - (
         only_of_derived_times | only_of_dialogues | only_of_grammars
     )
