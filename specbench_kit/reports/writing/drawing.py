@@ -171,7 +171,7 @@ def rendered(figure: "Figure", suffix: str, dpi: float | None = None) -> bytes:
         texts = hover_texts(figure)
         canvas = FigureCanvasSVG(figure)
         canvas.print_svg(content, metadata={"Date": None})
-        return titled(content.getvalue().decode(), texts).encode() if texts else content.getvalue()
+        return titled(with_counted_ids(content.getvalue().decode()), texts).encode()
     if suffix == "pdf":
         from matplotlib.backends.backend_pdf import FigureCanvasPdf
 
@@ -185,6 +185,28 @@ def rendered(figure: "Figure", suffix: str, dpi: float | None = None) -> bytes:
         # The default level takes half as long again, and saves next to nothing.
         canvas.print_png(content, pil_kwargs={"compress_level": PNG_LEVEL})
     return content.getvalue()
+
+
+DIGEST = re.compile(r'(?<=\bid=")([A-Za-z]*?(?:[0-9a-f]+_[0-9a-f]+_)?)([0-9a-f]{10})(?=")')
+"""An id that matplotlib makes for a shape: letters for its kind, and the beginning of a digest."""
+
+
+def with_counted_ids(svg: str) -> str:
+    """Return the drawing with the ids of shapes counted in place of digests.
+
+    matplotlib takes the digest over coordinates in full precision. The last bit of those depends on
+    the processor, while all that is drawn is rounded to six places: the same figure would be
+    another file on another machine.
+    """
+    names = {
+        kind + digest: f"{kind}{number}"
+        for number, (kind, digest) in enumerate(DIGEST.findall(svg), 1)
+    }
+    if not names:
+        return svg
+    return re.sub(
+        rf'(?<=["#])({"|".join(names)})(?=["\)])', lambda written: names[written[1]], svg
+    )
 
 
 WIDE_SPAN = 20.0
