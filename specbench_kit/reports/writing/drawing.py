@@ -204,9 +204,7 @@ def with_counted_ids(svg: str) -> str:
     }
     if not names:
         return svg
-    return re.sub(
-        rf'(?<=["#])({"|".join(names)})(?=["\)])', lambda written: names[written[1]], svg
-    )
+    return re.sub(rf'(?<=["#])({"|".join(names)})(?=["\)])', lambda written: names[written[1]], svg)
 
 
 WIDE_SPAN = 20.0

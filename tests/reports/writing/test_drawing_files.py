@@ -29,5 +29,6 @@ def test_every_reference_leads_to_one_shape_of_the_figure() -> None:
     names = re.findall(r'\bid="([^"]+)"', svg)
     assert len(names) == len(set(names))
     clips, marks = re.findall(r"url\(#([^)]+)\)", svg), re.findall(r'href="#([^"]+)"', svg)
-    assert {name[0] for name in clips} == {"p", "h"} and {name[0] for name in marks} == {"m"}
+    assert {name[0] for name in clips} == {"p", "h"}
+    assert {name[0] for name in marks} == {"m"}
     assert {*clips, *marks} <= set(names)
