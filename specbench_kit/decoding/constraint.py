@@ -9,10 +9,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.extras import missing_module_line
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.decoding.records import Outcome
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:  # the options of a command need none of these, and one is opt
 GrammarKind = Literal["json-schema", "regex", "lark"]
 BY_PROMPT = "dataset"
 """Stands for a grammar of each prompt's own."""
+LIBRARY = "llguidance"
+OPTION = "--constraint"
 HASH_DIGITS = 16
 Allowed: TypeAlias = "NDArray[np.bool_] | None"
 """For each token of the tokenizer, if it may come next; None where nothing is forbidden."""
@@ -47,23 +51,37 @@ class GrammarSpec:
         return hashlib.sha256(self.spec.encode()).hexdigest()[:HASH_DIGITS]
 
 
-def parse_constraint(text: str) -> GrammarSpec:
+def joint_hash(grammars: Iterable[GrammarSpec]) -> str:
+    """Return a hash of the grammars of a run, in order (16 hexadecimal digits)."""
+    text = " ".join(grammar.hash for grammar in grammars)
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+
+
+def require_library(spec: GrammarSpec | None, where: str = OPTION) -> None:
+    """Raise SkitError, which names the extra, if a grammar is asked for and its library is
+    missing.
+    """
+    if spec is not None and find_spec(LIBRARY) is None:
+        raise SkitError(f"{where}: {missing_module_line(LIBRARY)}")
+
+
+def parse_constraint(text: str, where: str = OPTION) -> GrammarSpec:
     """Return the grammar that `json-schema:FILE`, `regex:TEXT`, `lark:FILE` or `dataset` names.
 
-    In place of a file the text may hold the schema or the grammar itself. Raise SkitError for
-    another kind, and for a file that cannot be read.
+    In place of a file the text may hold the schema or the grammar itself. Raise SkitError, which
+    begins with `where`, for another kind, and for a file that cannot be read.
     """
     if text == BY_PROMPT:
         return GrammarSpec("dataset")
     kind, _, rest = text.partition(":")
     require(
         kind in get_args(GrammarKind) and bool(rest),
-        f"--constraint takes json-schema:FILE, regex:TEXT, lark:FILE or {BY_PROMPT}, not '{text}'",
+        f"{where} takes json-schema:FILE, regex:TEXT, lark:FILE or {BY_PROMPT}, not '{text}'",
     )
     if kind == "json-schema":
-        return schema_spec(rest if rest.lstrip().startswith("{") else _read(kind, rest))
+        return schema_spec(rest if rest.lstrip().startswith("{") else _read(kind, rest, where))
     if kind == "lark" and "\n" not in rest and not rest.startswith("start:"):
-        rest = _read(kind, rest)
+        rest = _read(kind, rest, where)
     return GrammarSpec(cast("GrammarKind", kind), rest)
 
 
@@ -77,12 +95,12 @@ def schema_spec(schema: str | Mapping[str, Any]) -> GrammarSpec:
     return GrammarSpec("json-schema", json.dumps(parsed, ensure_ascii=False, separators=(",", ":")))
 
 
-def _read(kind: str, name: str) -> str:
+def _read(kind: str, name: str, where: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
-        raise SkitError(f"--constraint {kind}: cannot read '{name}': {reason}") from error
+        raise SkitError(f"{where} {kind}: cannot read '{name}': {reason}") from error
 
 
 class Grammars:
@@ -107,7 +125,7 @@ class Grammars:
             ) from error
         self._constraints: dict[GrammarSpec, Constraint] = {}
 
-    def compile(self, spec: GrammarSpec, where: str = "--constraint") -> "Constraint":
+    def compile(self, spec: GrammarSpec, where: str = OPTION) -> "Constraint":
         """Return the constraint of a grammar; raise SkitError, which begins with `where`, for a
         wrong one.
         """

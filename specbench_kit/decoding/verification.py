@@ -209,8 +209,7 @@ class ModelVerifier:
         rows: Sequence[Append],
         forward: Forward,
     ) -> list[Verdict]:
-        constrained = any(draft.session.grammar is not None for draft in drafts)
-        if constrained:
+        if any(draft.session.grammar is not None for draft in drafts):
             forward = masked(
                 forward,
                 [
@@ -220,19 +219,11 @@ class ModelVerifier:
             )
         verified = verified_rows(forward, rows, greedy=self._sampler.greedy)
         verdicts = [
-            verdict_on(draft, nodes, row, self._sampler, self._layers, self._lossy)
+            with_grammar_counts(
+                verdict_on(draft, nodes, row, self._sampler, self._layers, self._lossy)
+            )
             for draft, nodes, row in zip(drafts, chosen, verified, strict=True)
         ]
-        if constrained:
-            verdicts = [
-                replace(
-                    verdict,
-                    forbidden=verdict.draft.forbidden(verdict.submitted),
-                    forced_submitted=verdict.draft.forced(verdict.submitted),
-                    forced_accepted=verdict.draft.forced(verdict.path),
-                )
-                for verdict in verdicts
-            ]
         if self._divergences:
             verdicts = with_divergences(verdicts, verified, self._sampler)
         return (
@@ -240,6 +231,19 @@ class ModelVerifier:
             if self._candidates
             else verdicts
         )
+
+
+def with_grammar_counts(verdict: Verdict) -> Verdict:
+    """Return a verdict that says how many of its tokens the request's grammar forbids or forces."""
+    draft = verdict.draft
+    if draft.session.grammar is None:
+        return verdict
+    return replace(
+        verdict,
+        forbidden=draft.forbidden(verdict.submitted),
+        forced_submitted=draft.forced(verdict.submitted),
+        forced_accepted=draft.forced(verdict.path),
+    )
 
 
 def with_candidates(

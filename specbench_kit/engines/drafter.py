@@ -20,13 +20,14 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import stated
 from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.decoding.boundary import CheckedPolicy
+from specbench_kit.decoding.constraint import Constraint, Grammars, GrammarSpec, joint_hash
 from specbench_kit.decoding.drafting.base import DRAFT, Capability
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments import loading
 from specbench_kit.deployments.assembly import round_drafter, round_policy
 from specbench_kit.deployments.placing import environment
-from specbench_kit.engines.options import EngineFacts, EngineOptions
+from specbench_kit.engines.options import CONSTRAINT, EngineFacts, EngineOptions
 from specbench_kit.engines.speculator import ENDLESS, EngineClock, Limits, Overhead, Speculator
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.methods.spec import describe_method, parse_method
@@ -86,6 +87,10 @@ class EngineDrafter:
 
     def __init__(self, facts: EngineFacts, options: EngineOptions) -> None:
         method = checked_method(options.method, facts)
+        require(
+            options.constraint is not None or not method.drafting.needs_grammar,
+            f"drafter '{method.drafting.spec}' drafts what a grammar forces: name it in {CONSTRAINT}",
+        )
         models = _load_models(method, facts, options)
         runners = models.runners(facts, options.kv_gib * GIB)
         method = method.prepare(_environment(options, facts, models.hashes))
@@ -104,6 +109,7 @@ class EngineDrafter:
             eager=not runners,
             eos_ids=frozenset() if options.ignore_eos else facts.eos_ids,
             max_new_tokens=options.max_new_tokens or ENDLESS,
+            constraint=_constraint(facts, options),
         )
         policy = CheckedPolicy(round_policy(method), method.display_name, clock)
         description = _describe(facts, options, method, models, runners)
@@ -181,6 +187,16 @@ def _load_models(method: Method, facts: EngineFacts, options: EngineOptions) -> 
     return _Models(loaded, tuple(sorted(masked)), PairHashes(_hash(target), draft))
 
 
+def _constraint(facts: EngineFacts, options: EngineOptions) -> Constraint | None:
+    """Return the grammar that requests are expected to follow, for the target's tokenizer."""
+    grammar = options.grammar
+    if grammar is None:
+        return None
+    tokenizer = from_pretrained(AutoTokenizer, locate(facts.target, "target"))
+    eos_ids = facts.eos_ids or {tokenizer.eos_token_id} - {None}
+    return Grammars(tokenizer, eos_ids).compile(grammar, CONSTRAINT)
+
+
 def _hash(source: ModelSource) -> str:
     """Return the hash of a model's files; its name if the engine has them elsewhere than on this
     machine's disk.
@@ -240,11 +256,23 @@ def _describe(
             "dtype": facts.dtype,
             "executors": {name: name_of(runner.executor) for name, runner in runners.items()},
             "longest_draft": facts.longest_draft,
+            **_describe_grammar(options.grammar),
             "baseline": False,
         },
         "engine": {"name": facts.engine, "version": facts.version},
         "time_kind": "measured",
         **provenance.collect(sys.argv),
+    }
+
+
+def _describe_grammar(grammar: GrammarSpec | None) -> dict[str, str | bool]:
+    if grammar is None:
+        return {}
+    # The engine verifies every token.
+    return {
+        "constraint": grammar.spec,
+        "constraint_hash": joint_hash([grammar]),
+        "skip_forced": False,
     }
 
 

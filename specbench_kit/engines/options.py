@@ -9,11 +9,19 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
+from specbench_kit.decoding.constraint import (
+    BY_PROMPT,
+    GrammarSpec,
+    parse_constraint,
+    require_library,
+)
 from specbench_kit.models.draft_library import AUTO
 
 PREFIX = "SKIT_"
 OPTION_FILE = "SKIT_OPTIONS"
 """The environment variable that names a TOML file of options."""
+CONSTRAINT = "SKIT_CONSTRAINT"
+"""The environment variable that names a grammar; messages begin with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +33,8 @@ class EngineOptions:
     `out` is the folder in which the run of this process is recorded; None records nothing. Requests beyond the first
     `records` are drafted for without being recorded. `max_new_tokens` is what the requests ask of the engine, which
     does not tell its drafter; records are cut there. `kv_gib` limits the memory of the draft model's KV, and
-    requests for which there is no room are decoded without drafts.
+    requests for which there is no room are decoded without drafts. `constraint` names the grammar that requests are
+    asked to follow, as the engine does not tell its drafter; drafts are held to it as far as an output follows it.
     """
 
     method: str = "fixed-k"
@@ -39,12 +48,26 @@ class EngineOptions:
     max_new_tokens: int | None = None
     ignore_eos: bool = False
     records: int = 10_000
+    constraint: str | None = None
 
     def __post_init__(self) -> None:
         require(self.kv_gib > 0, f"SKIT_KV_GIB must be above 0, not {self.kv_gib}")
         require(self.records >= 0, f"SKIT_RECORDS must be at least 0, not {self.records}")
         most = self.max_new_tokens
         require(most is None or most >= 1, f"SKIT_MAX_NEW_TOKENS must be at least 1, not {most}")
+        require_library(self.grammar, CONSTRAINT)
+
+    @property
+    def grammar(self) -> GrammarSpec | None:
+        """Return the grammar that `constraint` names, or None; raise SkitError for a wrong name."""
+        if self.constraint is None:
+            return None
+        grammar = parse_constraint(self.constraint, CONSTRAINT)
+        require(
+            grammar.kind != BY_PROMPT,
+            f"{CONSTRAINT}: an engine does not say which prompt a request is: name one grammar for all",
+        )
+        return grammar
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "EngineOptions":

@@ -14,13 +14,15 @@ import torch
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import MeasuringClock, Phase
+from specbench_kit.decoding.constraint import Constraint
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.engine import RoundOutcome, record_rounds
 from specbench_kit.decoding.records import FinishReason, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import Verdict
+from specbench_kit.decoding.verification import Verdict, with_grammar_counts
+from specbench_kit.engines.grammar import ExpectedGrammar
 from specbench_kit.engines.rows import EngineRow, FollowedRequest, Proposal, RequestFollower
 
 MS = 1e3
@@ -51,7 +53,7 @@ class Limits:
     at a time.
 
     A drafter that is `eager` forgets a request as soon as it is not in the batch; another keeps its
-    KV for its return.
+    KV for its return. All requests are expected to follow the `constraint`.
     """
 
     longest_draft: int
@@ -59,6 +61,7 @@ class Limits:
     eager: bool
     eos_ids: frozenset[int]
     max_new_tokens: int
+    constraint: Constraint | None = None
 
 
 @dataclass(slots=True)
@@ -168,10 +171,15 @@ class Speculator:
         self._opened += 1
         name = str(self._opened)
         tokens = prompt.tolist()
-        request = Request(name, "", tuple(tokens), self._limits.max_new_tokens)
+        constraint = self._limits.constraint
+        request = Request(
+            name, "", tuple(tokens), self._limits.max_new_tokens, constraint=constraint
+        )
         record = RequestRecord(name, "", tokens)
         arrival_s = self._left_s if self._step_began_s is None else self._step_began_s
         session = Session(request, RequestRandom(0, name), self._limits.eos_ids, arrival_s, record)
+        if constraint is not None:
+            session.grammar = ExpectedGrammar(constraint)
         return FollowedRequest(session, prompt, number, call)
 
     def _charge_step(
@@ -341,7 +349,7 @@ def settle(request: FollowedRequest, new: Sequence[int]) -> list[RoundOutcome]:
     session = request.session
     rounds = list[RoundOutcome]()
     if request.proposal is not None:
-        verdict = judge(request.proposal, new)
+        verdict = with_grammar_counts(judge(request.proposal, new))
         request.proposal = None
         rounds.append(RoundOutcome(verdict, len(verdict.path) + 1, aligned=False))
     first = not session.produced
@@ -350,6 +358,8 @@ def settle(request: FollowedRequest, new: Sequence[int]) -> list[RoundOutcome]:
         computed = len(session.tokens) if first and not rounds else 1
         rounds.append(RoundOutcome(Verdict(draft, [], [], token, computed), 1, aligned=False))
     session.tokens += new
+    if session.grammar is not None:
+        session.grammar.advance(new)
     return rounds
 
 
@@ -404,5 +414,8 @@ def finish_record(session: Session, now_s: float) -> RequestRecord:
         if not last.committed:
             record.rounds.pop()
     prompt = len(session.request.prompt_ids)
-    record.finish(session.tokens[prompt : prompt + length], reason, now_s)
+    output_ids = session.tokens[prompt : prompt + length]
+    record.finish(output_ids, reason, now_s)
+    if session.request.constraint is not None:
+        record.grammar = session.request.constraint.outcome(output_ids)
     return record

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.constraint import require_library
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
 from specbench_kit.models.pair import Pair
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe, probe_here
-from specbench_kit.studies.bench.grammars import require_library
 from specbench_kit.studies.bench.local_bench import LocalBench, load_local_pair
 from specbench_kit.studies.bench.measured_environment import MeasuredEnvironment
 from specbench_kit.studies.bench.preparation import (

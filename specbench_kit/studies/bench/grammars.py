@@ -1,33 +1,21 @@
 """The grammars of a benchmark's prompts: one for all, or each prompt's own."""
 
-import hashlib
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.extras import missing_module_line
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.constraint import (
     BY_PROMPT,
-    HASH_DIGITS,
+    LIBRARY,
     Allowed,
     Constraint,
     Grammars,
     GrammarSpec,
+    joint_hash,
     schema_spec,
 )
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.models.pair import Pair
-
-LIBRARY = "llguidance"
-
-
-def require_library(spec: GrammarSpec | None) -> None:
-    """Raise SkitError, which names the extra, if a grammar is asked for and its library is
-    missing.
-    """
-    if spec is not None and find_spec(LIBRARY) is None:
-        raise SkitError(f"--constraint: {missing_module_line(LIBRARY)}")
 
 
 class PromptGrammars:
@@ -75,9 +63,11 @@ class PromptGrammars:
         """Return what a run records beside the option: a hash of the grammars of its prompts."""
         if self._spec is None:
             return {}
-        hashes = [_spec_of(self._spec, prompt).hash for prompt in prompts]
-        text = " ".join(hashes if self._spec.kind == BY_PROMPT else hashes[:1])
-        return {"constraint_hash": hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]}
+        by_prompt = self._spec.kind == BY_PROMPT
+        grammars = (
+            [_spec_of(self._spec, prompt) for prompt in prompts] if by_prompt else [self._spec]
+        )
+        return {"constraint_hash": joint_hash(grammars)}
 
 
 def _where(spec: GrammarSpec, prompt: Prompt) -> str:

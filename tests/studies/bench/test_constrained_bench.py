@@ -18,7 +18,7 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import load, read_prompts
-from specbench_kit.decoding import verification
+from specbench_kit.decoding import constraint, verification
 from specbench_kit.decoding.constraint import parse_constraint
 from specbench_kit.decoding.distributions import FullDistributions
 from specbench_kit.decoding.drafter import Draft
@@ -31,7 +31,6 @@ from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.shapes import RecomputedLogits
 from specbench_kit.reports.sections.cautions import result_cautions
-from specbench_kit.studies.bench import grammars
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.opening import release_locks
@@ -293,7 +292,7 @@ def test_what_cannot_follow_a_grammar_is_refused_before_any_work(
 def test_without_the_library_the_extra_is_named(
     tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammars, "find_spec", lambda _: None)
+    monkeypatch.setattr(constraint, "find_spec", lambda _: None)
     with pytest.raises(SkitError, match=r"pip install 'specbench-kit\[constrained\]'"):
         prepare(settings(tiny, tmp_path, "fixed-k"))
     prepare(settings(tiny, tmp_path, "fixed-k", grammar=None))
