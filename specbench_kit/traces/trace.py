@@ -20,6 +20,8 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.document import ImportedFile, TraceReference
 from specbench_kit.traces.candidate_trees import CandidateColumns
 from specbench_kit.traces.library import trace_file
+from specbench_kit.traces.reading_aids import METADATA as AIDS
+from specbench_kit.traces.reading_aids import ReadingAids
 
 if TYPE_CHECKING:
     import pyarrow
@@ -151,6 +153,7 @@ class TraceFile:
                 f"cannot read the trace {path}: {first_line(error)}; record it with skit record"
             ) from error
         self.header = _read_header(path, self._file.schema_arrow)
+        self.aids = _read_aids(path, self._file.metadata.metadata or {})
         self.recorded = int(self._file.metadata.num_rows)
         """The number of requests that the file holds."""
         self._count = self.recorded if limit is None else min(limit, self.recorded)
@@ -227,7 +230,9 @@ class TraceFile:
         )
         if fault := _fault(trace, self.header):
             raise ValueError(f"request '{trace.request_id}' {fault}")
-        return trace
+        conversation, is_turn, _ = trace.request_id.rpartition("/")
+        has_tools = bool(is_turn) and self.aids is not None and conversation in self.aids.tools
+        return replace(trace, dialogue=conversation) if has_tools else trace
 
     def describe(self) -> TraceReference:
         """Return what `run.json` stores of the trace: its hash, the tool it was imported from, and
@@ -382,6 +387,14 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
             f"the trace {path} is damaged: its columns are not those of a trace; record it again"
         )
     return header
+
+
+def _read_aids(path: Path, metadata: Mapping[bytes, bytes]) -> ReadingAids | None:
+    """Return what the answers of a trace can be read by; None for a trace without it."""
+    try:
+        return ReadingAids.unpack(metadata[AIDS]) if AIDS in metadata else None
+    except ValueError as error:
+        raise SkitError(f"the trace {path} is damaged: {error}; record it again") from error
 
 
 def _convert_header(content: object) -> TraceHeader:

@@ -12,6 +12,8 @@ import msgspec
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.runs.line_file import lock, unlock
+from specbench_kit.traces.reading_aids import METADATA as AIDS
+from specbench_kit.traces.reading_aids import ReadingAids
 from specbench_kit.traces.trace import (
     CANDIDATE_COLUMNS,
     METADATA,
@@ -27,11 +29,14 @@ from specbench_kit.traces.trace import (
 
 
 class TraceWriter:
-    """Writes requests in groups; the file appears once the context is left without an error."""
+    """Writes requests in groups, and `aids` if there are any by then; the file appears once the
+    context is left without an error.
+    """
 
     def __init__(self, path: Path, header: TraceHeader) -> None:
         import pyarrow.parquet
 
+        self.aids: ReadingAids | None = None
         self._path = path
         self._temporary = path.with_name(f".{path.name}.partial")
         content = {"schema_version": SCHEMA_VERSION, **msgspec.structs.asdict(header)}
@@ -62,6 +67,8 @@ class TraceWriter:
             if kind is None:
                 self._flush()
                 with self._plain_errors():
+                    if self.aids is not None:
+                        self._writer.add_key_value_metadata({AIDS: self.aids.packed()})
                     self._writer.close()
                     self._temporary.replace(self._path)
         finally:

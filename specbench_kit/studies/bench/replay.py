@@ -2,6 +2,7 @@
 modelled time.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.option import recorded_values
 from specbench_kit.core.typed_json import Written, stated
+from specbench_kit.datasets.tool_calls import Tools
 from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
@@ -31,6 +33,7 @@ from specbench_kit.methods.predictor_based import predictor_notes
 from specbench_kit.methods.selection import longest_draft
 from specbench_kit.methods.spec import describe_method, parse_method
 from specbench_kit.metrics.rounds import RequestGroup, RunRequests
+from specbench_kit.metrics.tool_calls import ToolAnswers
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
@@ -183,7 +186,21 @@ def bench_replay(
         # their files.
         return RunRequests(RequestGroup(run.records() if len(runs) > 1 else records), plain)
 
-    return Replayed(conclude(finished, ReplayOutputJudge(), None, read), left_out, lost)
+    decode = trace.aids.decode if trace.aids is not None else None
+    conclusions = conclude(
+        finished, ReplayOutputJudge(), decode, read, tool_answers=_tool_answers(trace)
+    )
+    return Replayed(conclusions, left_out, lost)
+
+
+def _tool_answers(trace: TraceFile) -> ToolAnswers | None:
+    """Return what reads the answers in conversations with tools; None if the trace knows no
+    tools.
+    """
+    if trace.aids is None or not trace.aids.tools:
+        return None
+    tools = {name: Tools(json.loads(text)) for name, text in trace.aids.tools.items()}
+    return ToolAnswers(tools, trace.aids.decode)
 
 
 def _prepare(
@@ -274,7 +291,7 @@ class _Replays:
         settings = self._settings
         trace = self._trace
         try:
-            yield from replay(
+            for record in replay(
                 method,
                 trace.header,
                 trace,
@@ -283,7 +300,10 @@ class _Replays:
                 seed=settings.seed,
                 timeline=timeline,
                 ends=ends,
-            )
+            ):
+                if trace.aids is not None:
+                    record.text = trace.aids.decode(record.output_ids, skip_special_tokens=True)
+                yield record
         except MethodError:
             raise
         except SkitError as error:

@@ -48,6 +48,7 @@ from specbench_kit.runs.parts import KeptParts
 from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.conversations import Conversation, max_conversation_tokens
 from specbench_kit.studies.recording.settings import RecordingSettings
+from specbench_kit.traces.reading_aids import ReadingAids, reading_aids
 from specbench_kit.traces.recording import (
     DrafterTraceRecorder,
     Redactor,
@@ -337,7 +338,9 @@ def record(
             )
         in_order = (recorder.trace(*answers[name]) for name in names if name in answers)
         traces = in_order if drafting.depends_on_order else unfinished.traces()
-        requests, offsets = _write(path, header, traces, text)
+        requests, offsets = _write(
+            path, header, traces, _TextReader(pair, dataset) if text else None
+        )
         resumable = bool(missing) and not drafting.depends_on_order
         if not resumable:
             unfinished.remove()
@@ -396,17 +399,42 @@ def _cut(answered: RequestRecord, limit: int, decode: Callable[[list[int]], str]
     return behind
 
 
+class _TextReader:
+    """Notes the texts of a trace, and returns what they can be read by."""
+
+    def __init__(self, pair: Pair, dataset: LoadedDataset) -> None:
+        self._tokenizer = pair.tokenizer
+        self._tools = {
+            prompt.dialogue or prompt.id: prompt.tools for prompt in dataset.prompts if prompt.tools
+        }
+        self._tokens: set[int] = set()
+        self._answers: list[list[int]] = []
+
+    def note(self, trace: RequestTrace) -> None:
+        self._tokens.update(trace.prompt_ids, trace.output_ids, trace.continuation)
+        self._answers.append(trace.output_ids)
+
+    def aids(self) -> ReadingAids | None:
+        return reading_aids(self._tokenizer, self._tokens, self._answers, self._tools)
+
+
 def _write(
-    path: Path, header: TraceHeader, traces: Iterable[RequestTrace], text: bool
+    path: Path, header: TraceHeader, traces: Iterable[RequestTrace], reader: _TextReader | None
 ) -> tuple[int, int]:
-    """Write a trace file; return its numbers of requests and offsets."""
+    """Write a trace file, without texts if there is no reader of them; return its numbers of
+    requests and offsets.
+    """
     redactor = Redactor()
     requests = offsets = 0
     with TraceWriter(path, header) as writer:
         for trace in traces:
-            writer.append(trace if text else redactor.redact(trace))
+            if reader is not None:
+                reader.note(trace)
+            writer.append(trace if reader is not None else redactor.redact(trace))
             requests = requests + 1
             offsets = offsets + len(trace.output_ids)
+        if reader is not None:
+            writer.aids = reader.aids()
     return requests, offsets
 
 
