@@ -289,11 +289,23 @@ def test_the_last_words_of_a_stage_say_why(lines: list[str], told: int) -> None:
     assert telling_line(lines) == lines[told].strip()
 
 
-def test_the_stage_that_raised_an_error_is_named_and_not_the_one_that_lost_it() -> None:
+def test_the_stage_that_raised_an_error_is_named_and_not_the_one_that_lost_it(
+    tmp_path: Path,
+) -> None:
     """The other aborted first, in a thread of the library that connects them."""
-    aborting = "import os, time\nif os.environ['RANK'] == '1': os.abort()\n"
-    raising = "time.sleep(0.2); raise RuntimeError('no room on the card')"
-    workers = StageWorkers(2, [sys.executable, "-c", aborting + raising])
+    # The one that aborts waits until the other runs, which takes long on a busy machine.
+    script = f"""
+import os, pathlib, time
+ready = pathlib.Path({str(tmp_path / "ready")!r})
+if os.environ["RANK"] == "1":
+    while not ready.exists():
+        time.sleep(0.01)
+    os.abort()
+ready.touch()
+time.sleep(0.2)
+raise RuntimeError("no room on the card")
+"""
+    workers = StageWorkers(2, [sys.executable, "-c", script])
     assert workers.died.wait(PATIENCE_S)
     second = workers._processes[1].pid
     expected = (

@@ -76,8 +76,8 @@ def test_drafts_that_are_verified_as_if_they_were_drawn_are_found(prompts: Path)
     assert "first tokens" in load["outputs"]["sampled"]["shown"]
     assert "Sampled outputs have different distributions (first tokens" in report
     assert "OUTPUTS DIFFER at concurrency 1: first tokens" in report
-    verdicts = {entry["figure"]: entry["verdict"] for entry in load["comparisons"]}
-    assert verdicts["e2e"] == "faster, but not lossless"
+    # Whether so few prompts tell that the second server is faster depends on the machine.
+    assert "faster" not in {entry["verdict"] for entry in load["comparisons"]}
 
 
 def test_answers_that_end_too_early_are_found_by_their_lengths(prompts: Path) -> None:
