@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from threading import Event, Thread
 from typing import Any
 
@@ -16,29 +17,25 @@ from live_server import (
     TARGET,
     decode_here,
     decode_remotely,
-    draft_runner,
     generate_remotely,
     make_server,
     serving,
 )
-from tiny_grammars import END, PIECES, constraint, text
-from tiny_models import GREEDY, make_requests, outputs, random_prompts
-from tiny_tokenizers import byte_pairs
+from tiny_grammars import END, compiler, constraint, text
+from tiny_heads import untrained
+from tiny_models import GREEDY, make_requests, make_runner, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.constraint import Grammars, GrammarSpec
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server import grammars as server_grammars
 from specbench_kit.live.server.grammars import ServerGrammars
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.service import VerificationService
-from specbench_kit.live.wire import Down, Status, Up
-from specbench_kit.live.wire_verifier import try_grammar
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.runner import Runner
 from specbench_kit.runs.deployment import Link
 
 REGEX = "regex:ac[bc]{2,9}dcca[cd]bbd([bc]|dc){1,6}dd"
@@ -55,28 +52,25 @@ def requests(grammar: str | None = REGEX, tokens: int = 30) -> list[Request]:
     return [replace(one, constraint=compiled) for one in make_requests(PROMPTS, tokens)]
 
 
-def compiler() -> ServerGrammars:
-    return ServerGrammars(lambda: Grammars(byte_pairs([("a", "b")], PIECES), [END]))
-
-
 @contextmanager
 def masking_server(**options: Any) -> Iterator[tuple[VerificationService, str]]:
-    with serving(make_server(grammars=compiler(), **options)) as running:
+    with serving(make_server(grammars=ServerGrammars(compiler), **options)) as running:
         yield running
+
+
+COUNTS = attrgetter(
+    *("submitted", "accepted", "committed", "forced", "forbidden"),
+    *("forced_submitted", "forced_accepted"),
+)
 
 
 def counts(records: Records) -> dict[str, object]:
     """Return what both ways of decoding count of each request."""
-    rounds = {
-        name: [
-            (step.submitted, step.accepted, step.committed, step.forced, step.forbidden)
-            + (step.forced_submitted, step.forced_accepted)
-            for step in record.rounds
-        ]
-        for name, record in sorted(records.items())
-    }
     return {
-        name: (record.grammar, record.finish_reason, record.forced_first, rounds[name])
+        name: (
+            *(record.grammar, record.finish_reason, record.forced_first),
+            [COUNTS(step) for step in record.rounds],
+        )
         for name, record in records.items()
     }
 
@@ -218,42 +212,20 @@ def test_a_server_that_knows_no_grammar_is_refused_before_it_could_pass_over_one
         assert len(service.handler.sessions) == 0
 
 
-def test_a_wrong_grammar_is_refused_in_one_line(tmp_path: Any) -> None:
-    schema = tmp_path / "schema.json"
-    schema.write_text("{}")
-    with masking_server() as (service, address):
-        connection = Connection(address, CALLER)
-        said = {
-            text: try_grammar(connection, _Raw(text))
-            for text in (
-                REGEX,
-                "regex:a(",
-                "lark:start: b",
-                f"json-schema:{schema}",
-                "grammar:a",
-                "regex:" + "a" * (1 << 16),
-                'json-schema:{"a":' * 2000,
-            )
-        }
-        assert len(service.handler.sessions) == 0
-    reasons = [reason.removeprefix("BROKEN_GRAMMAR: ") for reason in said.values()]
-    assert reasons[:3] == [
-        "",
-        "not a valid regex: unclosed group",
-        'not a valid lark: at 1(8): unknown name: "b"',
-    ]
-    assert reasons[3].startswith("a JSON schema is not valid JSON: ")  # no file is opened
-    assert reasons[4] == "a grammar begins with json-schema, regex, lark and a colon"
-    assert reasons[5] == "a text of 65542 bytes; this server takes 65536"
-    assert "\n" not in "".join(reasons)
-
-
-class _Raw(GrammarSpec):
-    """Any text in place of a grammar's."""
-
-    def __init__(self, text: str) -> None:
-        object.__setattr__(self, "_text", text)
-
-    @property
-    def spec(self) -> str:
-        return str(object.__getattribute__(self, "_text"))
+def test_a_head_that_reads_states_drafts_under_a_grammar() -> None:
+    """Its forced tokens are verified, since it needs the states of all tokens before it drafts."""
+    drafts = parse_method("fixed-k:k=3,drafter=head")
+    head = untrained(make_runner(TARGET, 1, CAPACITY))
+    models = {"head:auto": Runner(make_executor(head, 3, CAPACITY, 64))}
+    with masking_server() as (_, address):
+        remote = decode_remotely(
+            drafts,
+            Connection(address, CALLER),
+            requests(),
+            eos_ids=ENDS,
+            skip_forced=True,
+            models=models,
+        )
+    plain = decode_here(parse_method("autoregressive"), requests(), eos_ids=ENDS)
+    assert outputs(remote) == outputs(plain)
+    assert all(step.forced == 0 for record in remote.values() for step in record.rounds)

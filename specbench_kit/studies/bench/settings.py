@@ -290,7 +290,7 @@ class BenchSettings(ConnectionOptions):
         Option(
             "Grammar that every output follows: json-schema:FILE, regex:TEXT or lark:FILE (or the text in place of a "
             "file), or 'dataset' for the schema in each prompt's own field `schema`. It masks target, drafts and the "
-            "baseline, also at a `skit serve`.",
+            "baseline, those of a `skit serve` too.",
             DECODING,
             parse=parse_constraint,
             recorded="if changed",
