@@ -1,5 +1,6 @@
 """Outputs that follow a grammar, with the target on a server: what local decoding writes under the same grammar."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,18 +24,23 @@ from live_server import (
 )
 from tiny_grammars import END, compiler, constraint, text
 from tiny_heads import untrained
-from tiny_models import GREEDY, make_requests, make_runner, outputs, random_prompts
+from tiny_models import GREEDY, decode, make_requests, make_runner, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.constraint import Grammars, schema_spec
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
-from specbench_kit.live.connection import Connection
+from specbench_kit.live.connection import ClientIdentity, Connection
 from specbench_kit.live.server.grammars import ServerGrammars
 from specbench_kit.live.server.listening import ListenAddress
+from specbench_kit.live.server.run import make_service
 from specbench_kit.live.server.service import VerificationService
+from specbench_kit.live.server.settings import ServeSettings
+from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
+from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.deployment import Link
 
@@ -229,3 +235,45 @@ def test_a_head_that_reads_states_drafts_under_a_grammar() -> None:
     plain = decode_here(parse_method("autoregressive"), requests(), eos_ids=ENDS)
     assert outputs(remote) == outputs(plain)
     assert all(step.forced == 0 for record in remote.values() for step in record.rounds)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "age": {"type": "integer", "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+
+
+def test_the_bundled_pair_writes_valid_json_over_the_wire() -> None:
+    pair = load_pair("bundled")
+    grammar = Grammars(pair.tokenizer, pair.eos_ids).compile(schema_spec(SCHEMA))
+    prompts = [pair.tokenizer(asked)["input_ids"] for asked in ("Who is Ada?", "Tell me a name.")]
+    asked = [replace(request, constraint=grammar) for request in make_requests(prompts, 48)]
+    runners = pair.runners(2, CAPACITY)
+    how: dict[str, Any] = {"eos_ids": pair.eos_ids, "skip_forced": True, "batch_size": 2}
+    service, _ = make_service(ServeSettings(target="bundled", listen="127.0.0.1:0", slots=4))
+    caller = ClientIdentity(tokenizer_hash(pair.tokenizer), pair.vocabulary)
+    models = {"draft": runners[1]}
+    with serving(service) as (_, address):
+        connection = Connection(address, caller)
+        streamed = generate_remotely(connection, asked, **how)
+        found = {
+            (spec, sampler): decode_remotely(
+                parse_method(spec), connection, asked, sampler=sampler, models=models, **how
+            )
+            for spec in ("round-trips", "fixed-k:k=4", "opt-tree", "suffix")
+            for sampler in (GREEDY, SAMPLED)
+            if sampler.greedy or spec in ("round-trips", "suffix")
+        }
+    for (_, sampler), records in found.items():
+        plain = decode(parse_method("autoregressive"), runners, asked, sampler=sampler, **how)
+        assert outputs(records) == outputs(plain)
+        for record in records.values():
+            answer = json.loads(pair.tokenizer.decode(record.output_ids, skip_special_tokens=True))
+            assert answer.keys() == {"name", "age"}
+        assert sampler is SAMPLED or outputs(streamed) == outputs(plain)

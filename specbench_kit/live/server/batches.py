@@ -254,8 +254,8 @@ class BatchRunner(Thread):
         generation = pending.generation
         tokens = verdict.tokens if generation is None else generation.cut(verdict.tokens)
         forced = session.text.skipped_after(tokens)
-        if forced and generation is not None:
-            forced = generation.cut(forced)
+        if generation is not None:
+            forced = [] if generation.finished else generation.cut(forced)
         root = self._drafters.next_root(session, verdict.before(forced))
         tokens = tokens[: session.text.commit(tokens)]
         if generation is not None and session.text.finish_reason is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import first_line
 from specbench_kit.decoding.constraint import Constraint, Grammars, read_spec
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server import grammar_check
@@ -99,12 +99,12 @@ class ServerGrammars:
 
     def _compiled(self, text: str) -> Constraint | Refusal:
         """Return the constraint of a text, or why there is none. Runs in a thread of its own."""
-        if fault := fault_within(text, LONGEST_COMPILATION_S):
-            return Refusal(Status.BROKEN_GRAMMAR, fault)
         try:
+            if fault := fault_within(text, LONGEST_COMPILATION_S):
+                return Refusal(Status.BROKEN_GRAMMAR, fault)
             return self._compiler.compile(read_spec(text), "with this server's tokenizer")
-        except SkitError as error:
-            return Refusal(Status.BROKEN_GRAMMAR, str(error))
+        except Exception as error:  # the library parses a text, and a tokenizer, of any kind
+            return Refusal(Status.BROKEN_GRAMMAR, first_line(error))
 
     @cached_property
     def _compiler(self) -> Grammars:

@@ -249,7 +249,7 @@ class SessionTable:
         if not frame.prompt:
             raise Refusal(Status.EMPTY_PROMPT, "a session needs a prompt")
         silence = read_silence_bound(frame, self.limits, self.vocabulary)
-        text = read_text(frame, f"{self._opened + 1}", constraint, now_s)
+        text = self._read_text(frame, constraint, now_s)
         dropped = self.drop(existing) if existing is not None else self._make_room(caller.account)
         self._opened += 1
         session = ServerSession(
@@ -295,6 +295,39 @@ class SessionTable:
                 "skip_forced needs a grammar, and goes with no hidden states and no drafts ahead",
             )
         return constraint
+
+    def _read_text(
+        self, frame: messages.Open, constraint: Constraint | None, now_s: float
+    ) -> Session:
+        """Return the text of a new session; raise Refusal if its output does not follow its
+        grammar.
+        """
+        # The device decides where its response ends, but that forced tokens go no further.
+        longest = min(frame.max_tokens, self.limits.context - len(frame.prompt))
+        limit = UNLIMITED if constraint is None else longest
+        # The device's name for the session may be that of another owner's.
+        request = Request(
+            f"{self._opened + 1}", "", tuple(frame.prompt), limit, constraint=constraint
+        )
+        text = Session(
+            request,
+            RequestRandom(frame.sampling.seed, frame.sampling.request),
+            frozenset() if constraint is None else constraint.eos_ids,
+            now_s,
+            RequestRecord(frame.session, "", []),
+            frame.skip_forced,
+        )
+        if constraint is None:
+            text.tokens.extend(frame.output)
+            return text
+        try:
+            taken = text.commit(frame.output)
+        except SkitError as error:
+            reason = f"the output does not follow it: {error}"
+            raise Refusal(Status.BROKEN_GRAMMAR, reason) from error
+        if taken < len(frame.output):
+            raise Refusal(Status.BROKEN_GRAMMAR, "the output goes on behind its end")
+        return text
 
     def drop(self, session: ServerSession) -> ServerSession:
         """Forget a session."""
@@ -348,35 +381,6 @@ class SessionTable:
         raise Refusal(
             Status.TOO_MANY_SESSIONS, f"this server holds {most} for {account.name}", retry_ms=1000
         )
-
-
-def read_text(
-    frame: messages.Open, request_id: str, constraint: Constraint | None, now_s: float
-) -> Session:
-    """Return the text of a new session; raise Refusal if its output does not follow its grammar.
-
-    `request_id` is the server's own: the device's name may be that of another owner's session.
-    """
-    # The device decides where its response ends, but where a forced token would come too late.
-    limit = UNLIMITED if constraint is None else frame.max_tokens
-    text = Session(
-        Request(request_id, "", tuple(frame.prompt), limit, constraint=constraint),
-        RequestRandom(frame.sampling.seed, frame.sampling.request),
-        frozenset() if constraint is None else constraint.eos_ids,
-        now_s,
-        RequestRecord(frame.session, "", []),
-        frame.skip_forced,
-    )
-    if text.grammar is None:
-        text.tokens.extend(frame.output)
-        return text
-    try:
-        taken = text.commit(frame.output) if frame.output else 0
-    except SkitError as error:
-        raise Refusal(Status.BROKEN_GRAMMAR, f"the output does not follow it: {error}") from error
-    if taken < len(frame.output):
-        raise Refusal(Status.BROKEN_GRAMMAR, "the output goes on behind its end")
-    return text
 
 
 def read_silence_bound(
