@@ -23,12 +23,17 @@ from live_server import (
 )
 from offline_server import PROMPT, ask, device, offline, verify
 from test_kinds_of_servers import engine_server, skit_server
-from tiny_grammars import END, TOKENS, compiler, constraint
+from tiny_grammars import END, PIECES, TOKENS, compiler, constraint
 from tiny_models import GREEDY, make_requests, make_runner, outputs, random_prompts
+from tiny_tokenizers import byte_pairs
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.constraint import GrammarSpec, parse_constraint
+from specbench_kit.decoding.constraint import Constraint, Grammars, GrammarSpec, parse_constraint
+from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.sampling import RequestRandom
+from specbench_kit.decoding.session import Request, Session
+from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import read_evidence
@@ -36,7 +41,7 @@ from specbench_kit.live.server import grammars as server_grammars
 from specbench_kit.live.server.grammars import MOST_BYTES, ServerGrammars, fault_within
 from specbench_kit.live.server.service import DeviceStream
 from specbench_kit.live.wire import Status, Up
-from specbench_kit.live.wire_verifier import ScoringJudge, try_grammar
+from specbench_kit.live.wire_verifier import ScoringJudge, catch_up, try_grammar
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import GreedyChoice, OutputEvidence, gather_evidence
 from specbench_kit.metrics.shapes import RecomputedLogits
@@ -182,6 +187,39 @@ def test_forced_tokens_join_the_servers_text_behind_what_it_verified() -> None:
     assert session.text.finish_reason == "eos"
     written = [TOKENS[token] for token in session.text.tokens[len(PROMPT) :]]
     assert written[1:4] + written[5:] == ["c", "d", "c", "d", "<end>"]
+
+
+class _OtherGrammars(Grammars):
+    """Compiles another grammar than the one that is asked for."""
+
+    def compile(self, spec: GrammarSpec, where: str = "") -> Constraint:
+        return super().compile(parse_constraint("regex:[abcd]{23}"), where)
+
+
+def test_ends_that_force_other_tokens_end_the_run() -> None:
+    """As would two versions of the library that disagree."""
+    other = ServerGrammars(lambda: _OtherGrammars(byte_pairs([("a", "b")], PIECES), [END]))
+    requests = [
+        replace(one, constraint=constraint("regex:[abcd]cc[abcd]{20}"))
+        for one in make_requests(random_prompts([5], 64), 30)
+    ]
+    how: dict[str, Any] = {"eos_ids": ENDS, "skip_forced": True}
+    method = parse_method("fixed-k:k=1,drafter=suffix")
+    says = "the server's grammar forces other tokens than this device's: install the same version"
+    with serving(make_server(grammars=other)) as (_, address), pytest.raises(SkitError, match=says):
+        decode_remotely(method, Connection(address, CALLER), requests, **how)
+
+
+def test_tokens_that_a_device_catches_up_on_are_taken_with_the_forced_ones() -> None:
+    request = Request("s", "", tuple(PROMPT), 9, constraint=constraint("regex:[ab]cd[cd]{2}"))
+    text = Session(
+        request, RequestRandom(0, "s"), ENDS, 0.0, RequestRecord("s", "", []), skip_forced=True
+    )
+    draft = Draft(text, TokenTree(PROMPT[-1]))
+    ahead = [A, C, D, D]
+    assert (catch_up(draft, [], ahead).tokens, ahead) == ([A], [D])
+    with pytest.raises(SkitError, match="forces other tokens than this device's"):
+        catch_up(draft, [], [A, C])
 
 
 def test_only_the_latest_grammars_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

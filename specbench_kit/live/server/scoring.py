@@ -198,7 +198,7 @@ def read_task(
     first, plain_first = frame.forced_first, frame.plain_forced_first
     if plain_first > frame.position or (first and constraint is None):
         raise Refusal(Status.BROKEN_TREE, "forced tokens that cannot begin the output")
-    _require_rounds(rounds, len(prompt), len(output), first, limits)
+    _require_rounds(rounds, len(prompt), len(output), limits, first)
     pending = len(prompt) + first
     for step in rounds:
         step.padded = _usable(step.padded, pending + step.submitted, rows, limits)
@@ -245,7 +245,7 @@ def _require_lengths(frame: messages.Score, most_tokens: int, limits: ServerLimi
 
 
 def _require_rounds(
-    rounds: Sequence[RoundRecord], prompt: int, output: int, first: int, limits: ServerLimits
+    rounds: Sequence[RoundRecord], prompt: int, output: int, limits: ServerLimits, first: int = 0
 ) -> None:
     """Raise Refusal unless the rounds can have committed the output, behind `first` forced
     tokens.
