@@ -23,6 +23,7 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
+from specbench_kit.live.server.grammars import ServerGrammars
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.run import make_frame_handler, run_loop
 from specbench_kit.live.server.scoring import OutputScorer
@@ -57,6 +58,7 @@ def make_server(
     methods: tuple[str, ...] = (),
     target_model: PreTrainedModel = TARGET,
     scores: bool = True,
+    grammars: ServerGrammars | None = None,
 ) -> VerificationService:
     """Return a server that does not listen yet; `methods` are those with which it drafts by itself."""
     runner = make_runner(target_model, slots, CAPACITY)
@@ -71,7 +73,7 @@ def make_server(
     target.CopyFrom(DESCRIPTION)
     target.drafting.extend(methods)
     handler = make_frame_handler(
-        runner, batch_runner, limits or ServerLimits(context=CAPACITY), target, tokens
+        runner, batch_runner, limits or ServerLimits(context=CAPACITY), target, tokens, grammars
     )
     return VerificationService(handler, listen or ListenAddress("127.0.0.1:0"))
 
@@ -106,15 +108,21 @@ def decode_remotely(
     batch_size: int = 1,
     draft_top_n: int = 0,
     models: Mapping[str, Runner] | None = None,
+    silence_s: float = 0.0,
+    **setup: Any,
 ) -> dict[str, RequestRecord]:
     """Return the records of requests that the server verified, by request id; `models` are the device's, by name."""
     runners = {"draft": draft_runner(batch_size)} if models is None else models
     engine = remote_loop(
         method,
         runners,
-        lambda clock: remote_verifier(method, connection, sampler, clock, runners),
+        lambda clock: remote_verifier(method, connection, sampler, clock, runners, silence_s),
         DecodingSetup(
-            sampler=sampler, batch_size=batch_size, capacity=CAPACITY, draft_top_n=draft_top_n
+            sampler=sampler,
+            batch_size=batch_size,
+            capacity=CAPACITY,
+            draft_top_n=draft_top_n,
+            **setup,
         ),
     )
     return run(engine, requests)
@@ -126,11 +134,13 @@ def remote_verifier(
     sampler: Sampler,
     clock: MeasuringClock,
     models: Mapping[str, Runner],
+    silence_s: float = 0.0,
 ) -> RemoteVerifier:
     """Return the verifier over a connection that the method needs."""
     if method.ahead is not None:
         return FreeRunningVerifier(connection, sampler, 0, clock, method.ahead.chunk)
-    return WireVerifier(connection, sampler, 0, clock, method.drafting.layers(models))
+    layers = method.drafting.layers(models)
+    return WireVerifier(connection, sampler, 0, clock, layers, silence_s)
 
 
 def generate_remotely(
@@ -147,11 +157,13 @@ def generating_loop(
     batch_size: int = 1,
     eos_ids: frozenset[int] = frozenset(),
     method: str = "",
+    skip_forced: bool = False,
 ) -> Loop:
     stream = WireStream(connection, sampler, 0, method)
-    return streamed_loop(
-        stream, DecodingSetup(eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY)
+    setup = DecodingSetup(
+        eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY, skip_forced=skip_forced
     )
+    return streamed_loop(stream, setup)
 
 
 def run(loop: Loop, requests: list[Request]) -> dict[str, RequestRecord]:

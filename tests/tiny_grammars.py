@@ -18,10 +18,15 @@ END = PIECES.index("<end>")
 VOCABULARY = len(TOKENS)
 
 
+def compiler() -> Grammars:
+    """Return a new compiler for the tokenizer of these pieces."""
+    return Grammars(byte_pairs([("a", "b")], PIECES), [END])
+
+
 @cache
 def grammars() -> Grammars:
-    """Compile for the tokenizer of these pieces."""
-    return Grammars(byte_pairs([("a", "b")], PIECES), [END])
+    """Return the compiler that all tests of a process share."""
+    return compiler()
 
 
 def constraint(spec: str) -> Constraint:

@@ -7,7 +7,7 @@ drafted or accepted.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +24,10 @@ if TYPE_CHECKING:  # the options of a command need none of these, and one is opt
     from numpy.typing import NDArray
 
 GrammarKind = Literal["json-schema", "regex", "lark"]
+LIBRARY = "llguidance"
+"""The optional package that says what a grammar allows."""
 BY_PROMPT = "dataset"
 """Stands for a grammar of each prompt's own."""
-LIBRARY = "llguidance"
 OPTION = "--constraint"
 HASH_DIGITS = 16
 Allowed: TypeAlias = "NDArray[np.bool_] | None"
@@ -85,6 +86,22 @@ def parse_constraint(text: str, where: str = OPTION) -> GrammarSpec:
     return GrammarSpec(cast("GrammarKind", kind), rest)
 
 
+def read_spec(text: str) -> GrammarSpec:
+    """Return the grammar of a text that `GrammarSpec.spec` wrote.
+
+    Unlike `parse_constraint` it opens no file, whatever the text is: it may come from another
+    machine. Raise SkitError for any other text.
+    """
+    kind, _, rest = text.partition(":")
+    require(
+        kind in get_args(GrammarKind) and bool(rest),
+        f"a grammar begins with {', '.join(get_args(GrammarKind))} and a colon",
+    )
+    return (
+        schema_spec(rest) if kind == "json-schema" else GrammarSpec(cast("GrammarKind", kind), rest)
+    )
+
+
 def schema_spec(schema: str | Mapping[str, Any]) -> GrammarSpec:
     """Return the grammar of a JSON schema, whose text is written in one way whatever its spaces."""
     try:
@@ -101,6 +118,18 @@ def _read(kind: str, name: str, where: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
         raise SkitError(f"{where} {kind}: cannot read '{name}': {reason}") from error
+
+
+def library_text(spec: GrammarSpec) -> str:
+    """Return a grammar as llguidance takes it."""
+    from llguidance import LLMatcher
+
+    makers: dict[str, Callable[[str], str]] = {
+        "json-schema": lambda schema: LLMatcher.grammar_from_json_schema(schema),
+        "regex": lambda regex: LLMatcher.grammar_from_regex(regex),
+        "lark": lambda grammar: LLMatcher.grammar_from_lark(grammar),
+    }
+    return makers[spec.kind](spec.text)
 
 
 class Grammars:
@@ -132,18 +161,22 @@ class Grammars:
         from llguidance import LLMatcher
 
         if spec not in self._constraints:
-            makers: dict[str, Callable[[str], str]] = {
-                "json-schema": lambda schema: LLMatcher.grammar_from_json_schema(schema),
-                "regex": lambda regex: LLMatcher.grammar_from_regex(regex),
-                "lark": lambda grammar: LLMatcher.grammar_from_lark(grammar),
-            }
-            matcher = LLMatcher(self._tokenizer, makers[spec.kind](spec.text), log_level=0)
+            matcher = LLMatcher(self._tokenizer, library_text(spec), log_level=0)
             if matcher.is_error():
-                raise SkitError(f"{where}: not a valid {spec.kind}: {_reason(matcher.get_error())}")
+                raise SkitError(f"{where}: not a valid {spec.kind}: {reason_of(matcher)}")
             self._constraints[spec] = Constraint(
                 spec, matcher, self.eos_ids, self._tokenizer.vocab_size
             )
         return self._constraints[spec]
+
+    def forget(self, spec: GrammarSpec) -> None:
+        """Free the constraint of a grammar; requests that follow it go on."""
+        self._constraints.pop(spec, None)
+
+
+def reason_of(matcher: "LLMatcher") -> str:
+    """Return what is wrong with a grammar, in one line; empty if nothing is."""
+    return _reason(matcher.get_error())
 
 
 def _reason(message: str) -> str:
@@ -169,6 +202,12 @@ class Constraint:
         """Return the state of a request that has no output yet."""
         return GrammarState(self)
 
+    def allowed_along(self, output_ids: Sequence[int]) -> Iterator[Allowed]:
+        """Yield what the grammar allows before each token of an output."""
+        state = self.state()
+        for end in range(len(output_ids)):
+            yield state.allowed(output_ids[:end])
+
     def outcome(self, output_ids: Sequence[int]) -> Outcome:
         """Return what the grammar says of a whole output, read anew from its beginning."""
         matcher = self.beginning.deep_copy()
@@ -180,6 +219,11 @@ class Constraint:
         if matcher.is_accepting():
             return "valid"
         return "invalid" if ended else "cut"
+
+
+def spec_of(constraint: Constraint | None) -> GrammarSpec | None:
+    """Return the grammar of a constraint, if there is one."""
+    return None if constraint is None else constraint.spec
 
 
 def _consume(matcher: "LLMatcher", constraint: Constraint, token: int) -> bool:
@@ -285,5 +329,5 @@ class GrammarState:
         return allowed
 
     def _problem(self) -> str:
-        reason = _reason(self._matcher.get_error())
+        reason = reason_of(self._matcher)
         return f": {reason}" if reason else ""

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from specbench_kit.decoding.boundary import CheckedPolicy
 from specbench_kit.decoding.clock import Clock, Phase
@@ -13,9 +13,6 @@ from specbench_kit.decoding.policy import Policy
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict, Verifier
-
-NOT_DRAFTED = -1
-"""A token that no node of a tree has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +185,8 @@ class Engine(Loop):
         # commit cuts back.
         draft = verdict.draft
         session = draft.session
-        forced = session.forced_after(verdict.tokens) if self.setup.skip_forced else []
-        # Where forced tokens follow, the next root is the last of them, below which nothing was
-        # drafted.
-        answer = replace(verdict, bonus=NOT_DRAFTED) if forced else verdict
-        root = self.policy.next_root(answer)
+        forced = session.skipped_after(verdict.tokens)
+        root = self.policy.next_root(verdict.before(forced))
         committed = session.commit(verdict.tokens)
         self.verifier.commit(verdict)
         self.drafter.commit(draft, verdict.path, root, verdict.states)

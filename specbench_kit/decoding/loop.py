@@ -147,15 +147,24 @@ class Loop(ABC):
             return
         request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
         random = RequestRandom(self.setup.seed, request.id)
-        session = Session(request, random, self.setup.eos_ids, self.clock.now_s(), record)
+        session = Session(
+            request,
+            random,
+            self.setup.eos_ids,
+            self.clock.now_s(),
+            record,
+            self.setup.skip_forced,
+        )
+        # Before a verifier knows of the request: one elsewhere is told the text that it begins with.
+        self._begin_forced(session)
         self.admit(session)
-        if self.setup.skip_forced:
-            self._begin_forced(session)
         self.sessions.append(session)
 
     def _begin_forced(self, session: Session) -> None:
         """Commit the tokens that an output has to begin with: they are computed with the prompt."""
-        forced = session.forced_after(())
+        forced = session.skipped_after(())
+        if not forced:
+            return
         if len(forced) == session.request.max_new_tokens or not session.eos_ids.isdisjoint(forced):
             # A request has one round at least, so that its times are known.
             del forced[-1]

@@ -38,6 +38,10 @@ class Session:
     arrival_s: float
     """When the request was submitted, which is when a slot of the batch became free for it."""
     record: RequestRecord
+    skip_forced: bool = False
+    """True if a token that is the only one that the grammar allows joins the output without being
+    verified.
+    """
     tokens: list[int] = field(init=False)
     finish_reason: FinishReason | None = None
     grammar: GrammarState | None = field(init=False)
@@ -53,10 +57,15 @@ class Session:
         """The number of output tokens so far."""
         return len(self.tokens) - len(self.request.prompt_ids)
 
-    def forced_after(self, tokens: Sequence[int]) -> list[int]:
-        """Return the run of tokens that the grammar forces behind the committed ones and `tokens`,
-        up to the end of the output or its limit: each is the only one that is allowed in its place.
+    def skipped_after(self, tokens: Sequence[int]) -> list[int]:
+        """Return the run of tokens that join the output behind the committed ones and `tokens`
+        without being verified, up to the end of the output or its limit.
+
+        Each is the only one that the grammar allows in its place. There are none unless forced
+        tokens are skipped.
         """
+        if not self.skip_forced:
+            return []
         room = self.request.max_new_tokens - self.produced
         path = list(tokens)
         ended = not self.eos_ids.isdisjoint(path)
@@ -68,15 +77,21 @@ class Session:
             ended = token in self.eos_ids
         return path[len(tokens) :]
 
+    def up_to_end(self, tokens: Sequence[int]) -> list[int]:
+        """Return those of the next tokens that belong to the output: up to end-of-sequence or the
+        length limit.
+        """
+        taken = list(tokens[: self.request.max_new_tokens - self.produced])
+        end = next((i for i, token in enumerate(taken) if token in self.eos_ids), len(taken))
+        return taken[: end + 1]
+
     def commit(self, tokens: Sequence[int]) -> int:
         """Append tokens that are known to be right up to end-of-sequence or the length limit, and return how many
         were appended.
         """
         room = self.request.max_new_tokens - self.produced
-        committed = list(tokens[:room])
-        if not self.eos_ids.isdisjoint(committed):
-            end = next(i for i, token in enumerate(committed) if token in self.eos_ids)
-            del committed[end + 1 :]
+        committed = self.up_to_end(tokens)
+        if committed and committed[-1] in self.eos_ids:
             self.finish_reason = "eos"
         elif len(committed) == room:
             self.finish_reason = "length"

@@ -23,6 +23,9 @@ from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.executors.pending import PendingTokens
 from specbench_kit.models.runner import Append, refuse_nan, refuse_nan_in
 
+NOT_DRAFTED = -1
+"""A token that no node of a tree has."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -69,6 +72,26 @@ class Verdict:
         """The tokens that the round adds to the output, before an end is applied."""
         tokens = self.draft.tree.tokens
         return [tokens[node] for node in self.path] + [self.bonus]
+
+    def before(self, forced: Sequence[int]) -> "Verdict":
+        """Return the verdict by which the next root is looked for where `forced` tokens follow.
+
+        The next root is the last of them, below which nothing was drafted.
+        """
+        return replace(self, bonus=NOT_DRAFTED) if forced else self
+
+    def with_counts(self) -> "Verdict":
+        """Return the verdict with its counts under the request's grammar; called before its tokens
+        are committed.
+        """
+        if self.draft.session.grammar is None:
+            return self
+        return replace(
+            self,
+            forbidden=self.draft.forbidden(self.submitted),
+            forced_submitted=self.draft.forced(self.submitted),
+            forced_accepted=self.draft.forced(self.path),
+        )
 
     def positions(self) -> tuple[list[int], list[int]]:
         """Return the submitted nodes' parents and the path as `RoundRecord` has them; both empty
@@ -209,19 +232,10 @@ class ModelVerifier:
         rows: Sequence[Append],
         forward: Forward,
     ) -> list[Verdict]:
-        if any(draft.session.grammar is not None for draft in drafts):
-            forward = masked(
-                forward,
-                [
-                    [None] * (row.keep - 1 - len(nodes)) + draft.allowed_after((0, *nodes))
-                    for draft, nodes, row in zip(drafts, chosen, rows, strict=True)
-                ],
-            )
+        forward = masked_by_grammars(forward, drafts, chosen, rows)
         verified = verified_rows(forward, rows, greedy=self._sampler.greedy)
         verdicts = [
-            with_grammar_counts(
-                verdict_on(draft, nodes, row, self._sampler, self._layers, self._lossy)
-            )
+            verdict_on(draft, nodes, row, self._sampler, self._layers, self._lossy).with_counts()
             for draft, nodes, row in zip(drafts, chosen, verified, strict=True)
         ]
         if self._divergences:
@@ -233,16 +247,23 @@ class ModelVerifier:
         )
 
 
-def with_grammar_counts(verdict: Verdict) -> Verdict:
-    """Return a verdict that says how many of its tokens the request's grammar forbids or forces."""
-    draft = verdict.draft
-    if draft.session.grammar is None:
-        return verdict
-    return replace(
-        verdict,
-        forbidden=draft.forbidden(verdict.submitted),
-        forced_submitted=draft.forced(verdict.submitted),
-        forced_accepted=draft.forced(verdict.path),
+def masked_by_grammars(
+    forward: Forward,
+    drafts: Sequence[Draft],
+    chosen: Sequence[Sequence[int]],
+    rows: Sequence[Append],
+) -> Forward:
+    """Return the forward in which what a request's grammar forbids after the root or a chosen node
+    of its draft has no probability.
+    """
+    if all(draft.session.grammar is None for draft in drafts):
+        return forward
+    return masked(
+        forward,
+        [
+            [None] * (row.keep - 1 - len(nodes)) + draft.allowed_after((0, *nodes))
+            for draft, nodes, row in zip(drafts, chosen, rows, strict=True)
+        ],
     )
 
 

@@ -21,7 +21,7 @@ from specbench_kit.decoding.records import FinishReason, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import Verdict, with_grammar_counts
+from specbench_kit.decoding.verification import Verdict
 from specbench_kit.engines.grammar import ExpectedGrammar
 from specbench_kit.engines.rows import EngineRow, FollowedRequest, Proposal, RequestFollower
 
@@ -349,7 +349,7 @@ def settle(request: FollowedRequest, new: Sequence[int]) -> list[RoundOutcome]:
     session = request.session
     rounds = list[RoundOutcome]()
     if request.proposal is not None:
-        verdict = with_grammar_counts(judge(request.proposal, new))
+        verdict = judge(request.proposal, new).with_counts()
         request.proposal = None
         rounds.append(RoundOutcome(verdict, len(verdict.path) + 1, aligned=False))
     first = not session.produced

@@ -1,6 +1,7 @@
 """Builds the decoding engine of a method whose target is behind a network."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -35,6 +36,10 @@ def remote_loop(
     verifier of a drafter that reads hidden states has to bring them.
     """
     require_rounds(method)
+    if method.drafting.layers(models) or method.ahead is not None:
+        # The target has to compute a forced token before what follows it can be drafted from its
+        # states. A chain that is drafted ahead holds forced tokens already, and goes on.
+        setup = replace(setup, skip_forced=False)
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
     clock = measuring_clock(device, setup.started_s)
     drafter = round_drafter(method, models, clock, setup)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import Clock, MeasuringClock, monotonic_s
+from specbench_kit.decoding.constraint import spec_of
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft, Drafter, PlannedRound
 from specbench_kit.decoding.sampling import Sampler
@@ -26,7 +27,13 @@ from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, ConnectionLostError
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up, text_hash
-from specbench_kit.live.wire_verifier import MAX_TRIES, add_distributions, catch_up, open_frame
+from specbench_kit.live.wire_verifier import (
+    MAX_TRIES,
+    add_distributions,
+    catch_up,
+    open_frame,
+    require_grammar,
+)
 
 
 @dataclass(slots=True)
@@ -90,7 +97,8 @@ class _OpenSession:
         """The tokens behind the session's text that the server has committed, as far as this device
         has heard.
         """
-        return [*self.ahead, *(token for arrived in self.arrived for token in arrived.tokens)]
+        heard = [*self.ahead, *(token for arrived in self.arrived for token in arrived.tokens)]
+        return heard if self.session.grammar is None else self.session.up_to_end(heard)
 
 
 @dataclass
@@ -240,11 +248,13 @@ class FreeRunningVerifier:
         assert draft is not None
         text = draft.session.tokens
         if opened.ahead:
-            sent = range(1, 1 + min(draft.tree.last, len(opened.sent) - len(text)))
-            verdict = catch_up(draft, list(sent), opened.ahead)
+            nodes = range(1, 1 + min(draft.tree.last, len(opened.sent) - len(text)))
+            verdict = catch_up(draft, list(nodes), opened.ahead)
         else:
             verdict = _read_verdict(draft, *opened.arrived.popleft())
-        verdict = replace(verdict, sent_bytes=opened.sent_bytes, stale_bytes=opened.stale_bytes)
+        verdict = replace(
+            verdict.with_counts(), sent_bytes=opened.sent_bytes, stale_bytes=opened.stale_bytes
+        )
         opened.sent_bytes = opened.stale_bytes = 0
         return verdict
 
@@ -315,6 +325,7 @@ class FreeRunningVerifier:
         self._by_name[opened.name] = opened
 
     def _open(self, opened: _OpenSession) -> None:
+        require_grammar(self.connection, spec_of(opened.session.request.constraint))
         most = self.connection.welcome.limits.ahead
         require_ahead(self.connection.address, most)
         frame = open_frame(

@@ -40,7 +40,11 @@ def score_frame(
         position=position,
         expected=baseline.output_ids[position],
         rounds=[_shape(step) for step in record.rounds],
-        plain=[messages.RoundShape(padded=step.padded) for step in baseline.rounds],
+        plain=[
+            messages.RoundShape(padded=step.padded, forced=step.forced) for step in baseline.rounds
+        ],
+        forced_first=record.forced_first,
+        plain_forced_first=baseline.forced_first,
     )
 
 
@@ -52,6 +56,7 @@ def _shape(step: RoundRecord) -> messages.RoundShape:
         parents=step.parents,
         path=step.path,
         padded=step.padded,
+        forced=step.forced,
     )
 
 
@@ -74,6 +79,7 @@ def read_rounds(shapes: Sequence[messages.RoundShape]) -> list[RoundRecord]:
             parents=list(shape.parents),
             path=list(shape.path),
             padded=list(shape.padded),
+            forced=shape.forced,
         )
         for shape in shapes
     ]

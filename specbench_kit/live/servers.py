@@ -7,11 +7,12 @@ from typing import Protocol
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.constraint import GrammarSpec
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.live.assembly import require_rounds
-from specbench_kit.live.connection import Connection
+from specbench_kit.live.connection import Connection, ConnectionLostError
 from specbench_kit.live.engine_verifier import EngineJudge, EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, engines
 from specbench_kit.live.free_running import FreeRunningVerifier, require_ahead
@@ -19,7 +20,16 @@ from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.streaming import TokenStream
 from specbench_kit.live.wire import tokenizer_hash
-from specbench_kit.live.wire_verifier import ScoringJudge, WireStream, WireVerifier
+from specbench_kit.live.wire_verifier import (
+    GrammarOf,
+    ScoringJudge,
+    WireStream,
+    WireVerifier,
+    require_grammar,
+    require_masking,
+    try_grammar,
+    unconstrained,
+)
 from specbench_kit.methods.base import Method, SendsAhead
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import RemoteJudge
@@ -63,6 +73,12 @@ class ServerConnection(Protocol):
     def require_verifiable(self, method: Method, sampler: Sampler) -> None:
         """Raise SkitError if the server cannot verify what a method drafts."""
 
+    def require_masking(self) -> None:
+        """Raise SkitError if the server cannot mask its target by a grammar."""
+
+    def require_grammars(self, grammars: Sequence[GrammarSpec]) -> None:
+        """Raise SkitError for a grammar that the server refuses, before anything is decoded."""
+
     def verifier(self, setup: VerifierSetup) -> RemoteVerifier:
         """Return a verifier for the engine of one method."""
 
@@ -77,8 +93,10 @@ class ServerConnection(Protocol):
         Its draft model has to be that of `draft_hash`, if the method needs one.
         """
 
-    def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
-        """Return a judge of outputs that differ from those of plain decoding."""
+    def judge(self, sampler: Sampler, seed: int, grammar_of: GrammarOf) -> RemoteJudge:
+        """Return a judge of outputs that differ from those of plain decoding, each under the
+        grammar that it followed.
+        """
 
     def describe(self) -> ServedRun:
         """Return the server's part of `run.json`."""
@@ -135,6 +153,21 @@ class SkitServer:
                 f"{name}: the server never waits for its drafts: leave out --server-silence"
             )
 
+    def require_masking(self) -> None:
+        require_masking(self.connection)
+
+    def require_grammars(self, grammars: Sequence[GrammarSpec]) -> None:
+        for grammar in grammars:
+            require_grammar(self.connection, grammar)
+            try:
+                refused = try_grammar(self.connection, grammar)
+            except ConnectionLostError as lost:
+                raise SkitError(f"--constraint: {self.address.address} left: {lost}") from lost
+            if refused:
+                raise SkitError(
+                    f"--constraint: {self.address.address} refused the grammar: {refused}"
+                )
+
     def verifier(self, setup: VerifierSetup) -> RemoteVerifier:
         common = (self.connection, setup.sampler, setup.seed, setup.clock)
         if setup.ahead is not None:
@@ -150,8 +183,10 @@ class SkitServer:
         same_models = DRAFT not in method.drafting.models or draft_hash == welcome.draft_hash
         return specs[0] if specs and same_models else None
 
-    def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
-        return ScoringJudge(self.connection, sampler, seed)
+    def judge(
+        self, sampler: Sampler, seed: int, grammar_of: GrammarOf = unconstrained
+    ) -> RemoteJudge:
+        return ScoringJudge(self.connection, sampler, seed, grammar_of)
 
     def describe(self) -> ServedRun:
         welcome = self.connection.welcome
@@ -210,6 +245,16 @@ class EngineServer:
                 "that drafts the most probable tokens, such as prompt-lookup, or leave out --temperature"
             )
 
+    def require_masking(self) -> None:
+        raise SkitError(
+            f"--constraint: {self.address.address} verifies without the kit's masks: name a skit serve, or leave out "
+            "--constraint"
+        )
+
+    def require_grammars(self, grammars: Sequence[GrammarSpec]) -> None:
+        if grammars:
+            self.require_masking()
+
     def verifier(self, setup: VerifierSetup) -> RemoteVerifier:
         self._require_sampling(setup.sampler)
         return EngineVerifier(self.engine, setup.sampler, setup.seed, setup.clock)
@@ -228,7 +273,9 @@ class EngineServer:
     def offered(self, method: Method, draft_hash: str | None) -> str | None:
         return None
 
-    def judge(self, sampler: Sampler, seed: int) -> RemoteJudge:
+    def judge(
+        self, sampler: Sampler, seed: int, grammar_of: GrammarOf = unconstrained
+    ) -> RemoteJudge:
         return EngineJudge(self.engine, sampler)
 
     def describe(self) -> ServedRun:

@@ -34,6 +34,11 @@ class StreamedRound:
     verify_s: float | None = None
     padded: Sequence[int] = ()
     """The round's row in a batch of several, as `RoundRecord` has it."""
+    forced: int = 0
+    """The number of tokens, the last of all, that the server did not verify."""
+    forbidden: int = 0
+    forced_submitted: int = 0
+    forced_accepted: int = 0
 
 
 class TokenStream(Protocol):
@@ -121,11 +126,14 @@ class StreamedLoop(Loop):
         if session is None or session.finish_reason is not None:
             return None
         root = session.tokens[-1]
-        committed = session.commit(streamed.tokens)
+        verified = streamed.tokens[: len(streamed.tokens) - streamed.forced]
+        committed = session.commit(verified)
+        if streamed.forced and session.finish_reason is None:
+            session.commit(streamed.tokens[len(verified) :])
         session.record.rounds.append(self._record(session, streamed, committed))
         if self.clock.timeline is not None:
             mark_round(self.clock, session)
-        return _FinishedRound(streamed.request_id, root, streamed.tokens, committed)
+        return _FinishedRound(streamed.request_id, root, verified, committed)
 
     def _record(self, session: Session, streamed: StreamedRound, committed: int) -> RoundRecord:
         """Return the round's line; what its server does not account for was spent on the way."""
@@ -151,4 +159,8 @@ class StreamedLoop(Loop):
             end_s=end_s,
             deepest=streamed.submitted,
             padded=list(streamed.padded),
+            forbidden=streamed.forbidden,
+            forced=streamed.forced,
+            forced_submitted=streamed.forced_submitted,
+            forced_accepted=streamed.forced_accepted,
         )

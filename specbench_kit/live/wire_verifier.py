@@ -4,13 +4,14 @@ decodes by itself.
 Where an output differs from plain decoding, the server is asked to score it again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from threading import Event
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
+from specbench_kit.decoding.constraint import GrammarSpec, spec_of
 from specbench_kit.decoding.distributions import FullDistributions
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.records import RequestRecord
@@ -37,6 +38,10 @@ SCORING_TIMEOUT_S = 1800.0
 servers.
 """
 MAX_RECONNECTIONS = 3
+FORCED_DIFFER = (
+    "the server's grammar forces other tokens than this device's: install the same version of llguidance on both, or "
+    "give --no-skip-forced"
+)
 
 
 def open_frame(
@@ -53,19 +58,69 @@ def open_frame(
 
     `heard` are tokens that the server has committed behind those of the session. Its verdicts bring the hidden states
     of `layers`. Without these, the server goes on by itself after `silence_s` without a draft; 0 never. With `ahead`,
-    up to so many drafts are sent before their verdicts.
+    up to so many drafts are sent before their verdicts. The frame holds the whole text of the request's grammar.
     """
-    prompt = session.request.prompt_ids
-    sampling = sampling_message(sampler, seed, session.request.id)
+    request = session.request
+    prompt = request.prompt_ids
+    sampling = sampling_message(sampler, seed, request.id)
     output = [*session.tokens[len(prompt) :], *heard]
     frame = messages.Open(
         session=name, prompt=prompt, output=output, sampling=sampling, layers=layers, ahead=ahead
     )
-    if ahead or (silence_s and not layers):
+    waits = not ahead and (layers or not silence_s)
+    if not waits:
         frame.silence_ms = round(silence_s * 1e3)
-        frame.max_tokens = session.request.max_new_tokens
+    if not waits or request.constraint is not None:
+        frame.max_tokens = request.max_new_tokens
         frame.ends.extend(sorted(session.eos_ids))
+    if request.constraint is not None:
+        frame.grammar = request.constraint.spec.spec
+        frame.skip_forced = session.skip_forced
     return frame
+
+
+def require_masking(connection: Connection) -> None:
+    """Raise SkitError for a server that masks by no grammar: one of an earlier version would pass
+    over a field that it does not know.
+    """
+    if not connection.welcome.grammar_bytes:
+        raise SkitError(
+            f"--constraint: {connection.address} is a skit serve that masks by no grammar: install this version of the "
+            "kit with its extra `constrained` there and start it again, or leave out --constraint"
+        )
+
+
+def require_grammar(connection: Connection, grammar: GrammarSpec | None) -> None:
+    """Raise SkitError unless a server masks by a grammar of this size, if there is one."""
+    if grammar is None:
+        return
+    require_masking(connection)
+    most = connection.welcome.grammar_bytes
+    if (size := len(grammar.spec.encode())) > most:
+        raise SkitError(
+            f"--constraint: {connection.address} takes grammars of at most {most} bytes, and this one has {size}: "
+            "make it smaller"
+        )
+
+
+def try_grammar(connection: Connection, grammar: GrammarSpec) -> str:
+    """Open a session under a grammar and close it again; return why the server refused it, empty
+    if it did not.
+    """
+    name = token_hex(8)
+    frame = messages.Open(session=name, prompt=[0], max_tokens=1, grammar=grammar.spec)
+    connection.send(Up(open=frame))
+    refused = ""
+    while True:
+        _, answer = connection.receive()
+        kind = answer.WhichOneof("kind")
+        if kind == "refused" and answer.refused.session == name:
+            refused = f"{Status(answer.refused.status).name}: {answer.refused.reason}"
+            break
+        if kind == "opened" and answer.opened.session == name:
+            break
+    connection.send(Up(close=messages.Close(session=name)))
+    return refused
 
 
 @dataclass(slots=True)
@@ -197,7 +252,8 @@ class WireVerifier:
         self.clock.split(
             "verify", verify_s, charged_s, [("link", link_s, 2), ("queue", queue_s, 1)]
         )
-        return [sent.verdict for sent in rounds.values() if sent.verdict is not None]
+        verdicts = (sent.verdict for sent in rounds.values())
+        return [verdict.with_counts() for verdict in verdicts if verdict is not None]
 
     def _take_answer(self, rounds: dict[str, _SentRound], arrived_s: float, frame: Down) -> None:
         """Note a verdict, or send a refused round again; answers to other rounds are ignored."""
@@ -229,6 +285,8 @@ class WireVerifier:
 
     def _open(self, opened: _OpenSession) -> None:
         """Open a session, with the output that it has if the server forgot it."""
+        # Also after a reconnection: another server may have taken over.
+        require_grammar(self.connection, spec_of(opened.session.request.constraint))
         frame = open_frame(
             opened.session, opened.name, self.sampler, self.seed, self.layers, self.silence_s
         )
@@ -255,7 +313,7 @@ def _read_verdict(sent: _SentRound, answer: messages.Verdict, opened: _OpenSessi
     if any(not 0 < position <= len(sent.nodes) for position in answer.path):
         raise SkitError("the server accepted tokens that were not sent: it is broken")
     path = [sent.nodes[position - 1] for position in answer.path]
-    return Verdict(
+    verdict = Verdict(
         sent.draft,
         sent.nodes,
         path,
@@ -264,20 +322,28 @@ def _read_verdict(sent: _SentRound, answer: messages.Verdict, opened: _OpenSessi
         padded=list(answer.padded),
         sent_bytes=sent.frame.ByteSize(),
     )
+    # Both ends find the forced tokens by themselves, and the texts stay one only if they agree.
+    if answer.forced != len(sent.draft.session.skipped_after(verdict.tokens)):
+        raise SkitError(FORCED_DIFFER)
+    return verdict
 
 
 def catch_up(draft: Draft, nodes: list[int], ahead: list[int]) -> Verdict:
     """Return the verdict by tokens that the server has committed, and take those of the round out
     of `ahead`.
 
-    The round takes those that its draft has, and one more as its bonus token; the next rounds take
-    what remains.
+    The round takes those that its draft has, one more as its bonus token, and those that are forced
+    behind it; the next rounds take what remains.
     """
     tokens = iter(ahead[:-1])
     path, _ = walk(draft.tree, nodes, lambda _: next(tokens, -1))
-    bonus = ahead[len(path)]
-    del ahead[: len(path) + 1]
-    return Verdict(draft, nodes, path, bonus, 1)
+    verdict = Verdict(draft, nodes, path, ahead[len(path)], 1)
+    forced = draft.session.skipped_after(verdict.tokens)
+    taken = len(path) + 1 + len(forced)
+    if ahead[len(path) + 1 : taken] != forced:
+        raise SkitError(FORCED_DIFFER)
+    del ahead[:taken]
+    return verdict
 
 
 def add_distributions(
@@ -399,6 +465,10 @@ class WireStream:
             accepted=frame.accepted,
             computed=frame.computed,
             padded=list(frame.padded),
+            forced=frame.forced,
+            forbidden=frame.forbidden,
+            forced_submitted=frame.forced_submitted,
+            forced_accepted=frame.forced_accepted,
             queue_s=frame.queue_us / 1e6,
             draft_s=frame.draft_us / 1e6,
             # A request's part of the batch, so that the sum over requests is the time in which the
@@ -421,6 +491,7 @@ class WireStream:
         self._ask(generation)
 
     def _open(self, generation: _Generation) -> None:
+        require_grammar(self.connection, spec_of(generation.session.request.constraint))
         frame = open_frame(generation.session, generation.name, self.sampler, self.seed)
         self.connection.send(Up(open=frame))
 
@@ -439,6 +510,13 @@ class WireStream:
         self.connection.send(Up(generate=frame))
 
 
+GrammarOf = Callable[[RequestRecord], GrammarSpec | None]
+
+
+def unconstrained(_: RequestRecord) -> None:
+    """Return None: the output of no record followed a grammar."""
+
+
 class _NotScoredError(Exception):
     """Says why an output was not scored."""
 
@@ -452,6 +530,8 @@ class ScoringJudge:
     connection: Connection
     sampler: Sampler
     seed: int
+    grammar_of: GrammarOf = unconstrained
+    """Returns the grammar that the output of a record followed."""
     cost: ScoringCost = field(default_factory=ScoringCost)
     _gone: str = ""
     """Why no further output is sent, once the server has stayed away."""
@@ -484,9 +564,10 @@ class ScoringJudge:
             raise _NotScoredError(f"the server scores outputs of at most {welcome.scored} tokens")
         if any(step.steps for step in record.rounds):
             raise _NotScoredError("the rounds of a pipeline are scored in one process alone")
-        frame = Up(
-            score=score_frame(token_hex(8), record, baseline, position, self.sampler, self.seed)
-        )
+        score = score_frame(token_hex(8), record, baseline, position, self.sampler, self.seed)
+        if (grammar := self.grammar_of(record)) is not None:
+            score.grammar = grammar.spec
+        frame = Up(score=score)
         for _ in range(1 + MAX_RECONNECTIONS):
             try:
                 return self._ask(frame)

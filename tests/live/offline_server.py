@@ -8,6 +8,7 @@ from tiny_models import plain_greedy
 
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import ServerLimits
+from specbench_kit.live.server.grammars import ServerGrammars
 from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.rounds import VerifiedRound
 from specbench_kit.live.server.service import DeviceStream
@@ -20,11 +21,17 @@ HOST = "ipv4:127.0.0.1:5000"
 
 
 def offline(
-    slots: int = 4, tokens: tuple[str, ...] = (), methods: tuple[str, ...] = (), **limits: Any
+    slots: int = 4,
+    tokens: tuple[str, ...] = (),
+    methods: tuple[str, ...] = (),
+    grammars: ServerGrammars | None = None,
+    **limits: Any,
 ) -> FrameHandler:
     """Return the handler of a server whose verification thread is never started."""
     bounds = ServerLimits(context=CAPACITY, **limits)
-    handler = make_server(slots=slots, limits=bounds, tokens=tokens, methods=methods).handler
+    handler = make_server(
+        slots=slots, limits=bounds, tokens=tokens, methods=methods, grammars=grammars
+    ).handler
     handler.batch_runner.deliver = handler.answer
     return handler
 

@@ -19,6 +19,7 @@ from command_line import (
 from live_server import serving
 from warm_start import warm_start
 
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.live.server.rounds import VerifiedRound
 from specbench_kit.live.server.run import make_service
 from specbench_kit.live.server.settings import ServeSettings
@@ -69,6 +70,49 @@ def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path)
     assert "takes 16 drafts ahead of their verdicts: give in_flight=16 or less" in error_line(
         flooding
     )
+
+
+@pytest.mark.parametrize("more", [(), ("--temperature", 0.7), ("--no-skip-forced",)])
+def test_a_benchmark_under_a_grammar_writes_what_it_writes_in_one_process(
+    more: tuple[object, ...], tiny: TinyPair, tmp_path: Path
+) -> None:
+    pytest.importorskip("llguidance")
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2))
+    )
+    options = ("--dataset", prompts, "--max-new-tokens", 24, *more)
+    models = ("--draft", tiny.draft, "--device", "cpu", "--method", "fixed-k", "--method", "suffix")
+    grammar = ("--constraint", "regex:a[bc]{2}dcba[cd]{3}bbd")
+    settings = ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", session_tokens=96)
+    service, _ = make_service(settings)
+    with serving(service) as (_, address):
+        there = ("bench", "--server", address, *models, *options, "--out", tmp_path / "there")
+        served = skit_here(*there, *grammar)
+        refused = skit_here(*there, "--constraint", "regex:" + "a" * (1 << 16))
+    here = ("bench", "--target", tiny.target, *models, *options, "--out", tmp_path / "here")
+    alone = skit_here(*here, *grammar)
+    assert served.returncode == alone.returncode == 0, served.stderr + alone.stderr
+    says = f"--constraint: {address} takes grammars of at most 65536 bytes, and this one has 65542"
+    assert error_line(refused).startswith(says)
+    for method in ("fixed-k", "suffix"):
+        folders = [next((tmp_path / place).glob(f"*-{method}-*")) for place in ("there", "here")]
+        for name in ("requests.jsonl", "baseline.jsonl"):
+            rows, same = (read_rows(folder / name) for folder in folders)
+            assert [under_grammar(row) for row in rows] == [under_grammar(row) for row in same]
+            assert {row["grammar"] for row in rows} == {"valid"}
+        run, summary = (read_object(folders[0] / f"{name}.json") for name in ("run", "summary"))
+        assert run["config"]["constraint"] == grammar[1]
+        assert summary["overall"]["valid_share"] == 1.0
+        if not more or more[0] != "--temperature":
+            assert summary["lossless"]["identical"] == 2
+
+
+def under_grammar(row: JsonObject) -> list[object]:
+    """Return what a row says of its grammar, without the times."""
+    names = ("submitted", "accepted", "committed", "forced", "forbidden")
+    names += ("forced_submitted", "forced_accepted")
+    rounds = [[step.get(name) for name in names] for step in row["rounds"]]
+    return [row["output_ids"], row["grammar"], row.get("forced_first"), rounds]
 
 
 def test_methods_that_cannot_have_their_target_on_a_server_are_left_out_of_groups(

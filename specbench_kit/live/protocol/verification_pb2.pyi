@@ -45,7 +45,7 @@ class Limits(_message.Message):
     def __init__(self, sessions: _Optional[int] = ..., nodes: _Optional[int] = ..., context: _Optional[int] = ..., frame_bytes: _Optional[int] = ..., credit: _Optional[int] = ..., candidates: _Optional[int] = ..., batch: _Optional[int] = ..., slots: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s", "generates", "drafting", "draft_hash", "layers", "hidden_size", "scored")
+    __slots__ = ("protocol", "server", "model", "model_hash", "tokenizer", "vocabulary", "eos_ids", "bitwise", "parameters", "dtype", "scheduler", "device", "limits", "heartbeat_s", "generates", "drafting", "draft_hash", "layers", "hidden_size", "scored", "grammar_bytes")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class Welcome(_message.Message):
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
     SCORED_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_BYTES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server: str
     model: str
@@ -86,7 +87,8 @@ class Welcome(_message.Message):
     layers: int
     hidden_size: int
     scored: int
-    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., generates: bool = ..., drafting: _Optional[_Iterable[str]] = ..., draft_hash: _Optional[str] = ..., layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., scored: _Optional[int] = ...) -> None: ...
+    grammar_bytes: int
+    def __init__(self, protocol: _Optional[int] = ..., server: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., tokenizer: _Optional[str] = ..., vocabulary: _Optional[int] = ..., eos_ids: _Optional[_Iterable[int]] = ..., bitwise: bool = ..., parameters: _Optional[int] = ..., dtype: _Optional[str] = ..., scheduler: _Optional[str] = ..., device: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_s: _Optional[float] = ..., generates: bool = ..., drafting: _Optional[_Iterable[str]] = ..., draft_hash: _Optional[str] = ..., layers: _Optional[int] = ..., hidden_size: _Optional[int] = ..., scored: _Optional[int] = ..., grammar_bytes: _Optional[int] = ...) -> None: ...
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "seed", "request")
@@ -103,7 +105,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., request: _Optional[str] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("session", "prompt", "output", "sampling", "layers", "silence_ms", "max_tokens", "ends", "ahead")
+    __slots__ = ("session", "prompt", "output", "sampling", "layers", "silence_ms", "max_tokens", "ends", "ahead", "grammar", "skip_forced")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +115,8 @@ class Open(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     AHEAD_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    SKIP_FORCED_FIELD_NUMBER: _ClassVar[int]
     session: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     output: _containers.RepeatedScalarFieldContainer[int]
@@ -122,7 +126,9 @@ class Open(_message.Message):
     max_tokens: int
     ends: _containers.RepeatedScalarFieldContainer[int]
     ahead: int
-    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., silence_ms: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., ahead: _Optional[int] = ...) -> None: ...
+    grammar: str
+    skip_forced: bool
+    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., layers: _Optional[_Iterable[int]] = ..., silence_ms: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., ahead: _Optional[int] = ..., grammar: _Optional[str] = ..., skip_forced: bool = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("session", "committed", "cached")
@@ -163,7 +169,7 @@ class Draft(_message.Message):
     def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., parents: _Optional[_Iterable[int]] = ..., counts: _Optional[_Iterable[int]] = ..., ids: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., round_ms: _Optional[float] = ..., remaining_ms: _Optional[float] = ..., states: _Optional[int] = ..., text_hash: _Optional[int] = ...) -> None: ...
 
 class Verdict(_message.Message):
-    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting", "states", "padded", "base")
+    __slots__ = ("session", "round", "status", "path", "bonus", "queue_us", "verify_us", "batch_size", "cached", "computed", "credit", "suffix", "batch_number", "expected_us", "waiting", "states", "padded", "base", "forced")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +188,7 @@ class Verdict(_message.Message):
     STATES_FIELD_NUMBER: _ClassVar[int]
     PADDED_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     status: int
@@ -200,7 +207,8 @@ class Verdict(_message.Message):
     states: bytes
     padded: _containers.RepeatedScalarFieldContainer[int]
     base: int
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ..., states: _Optional[bytes] = ..., padded: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ...) -> None: ...
+    forced: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., path: _Optional[_Iterable[int]] = ..., bonus: _Optional[int] = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., credit: _Optional[int] = ..., suffix: _Optional[_Iterable[int]] = ..., batch_number: _Optional[int] = ..., expected_us: _Optional[int] = ..., waiting: _Optional[int] = ..., states: _Optional[bytes] = ..., padded: _Optional[_Iterable[int]] = ..., base: _Optional[int] = ..., forced: _Optional[int] = ...) -> None: ...
 
 class Generate(_message.Message):
     __slots__ = ("session", "round", "base", "max_tokens", "ends", "method", "round_ms")
@@ -221,7 +229,7 @@ class Generate(_message.Message):
     def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., base: _Optional[int] = ..., max_tokens: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., method: _Optional[str] = ..., round_ms: _Optional[float] = ...) -> None: ...
 
 class Generated(_message.Message):
-    __slots__ = ("session", "round", "status", "base", "tokens", "last", "queue_us", "verify_us", "batch_size", "cached", "computed", "drafted", "submitted", "accepted", "draft_us", "batch_number", "padded")
+    __slots__ = ("session", "round", "status", "base", "tokens", "last", "queue_us", "verify_us", "batch_size", "cached", "computed", "drafted", "submitted", "accepted", "draft_us", "batch_number", "padded", "forced", "forbidden", "forced_submitted", "forced_accepted")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +247,10 @@ class Generated(_message.Message):
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
     BATCH_NUMBER_FIELD_NUMBER: _ClassVar[int]
     PADDED_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
+    FORBIDDEN_FIELD_NUMBER: _ClassVar[int]
+    FORCED_SUBMITTED_FIELD_NUMBER: _ClassVar[int]
+    FORCED_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     status: int
@@ -256,7 +268,11 @@ class Generated(_message.Message):
     draft_us: int
     batch_number: int
     padded: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., last: bool = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., drafted: _Optional[int] = ..., submitted: _Optional[int] = ..., accepted: _Optional[int] = ..., draft_us: _Optional[int] = ..., batch_number: _Optional[int] = ..., padded: _Optional[_Iterable[int]] = ...) -> None: ...
+    forced: int
+    forbidden: int
+    forced_submitted: int
+    forced_accepted: int
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., status: _Optional[int] = ..., base: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., last: bool = ..., queue_us: _Optional[int] = ..., verify_us: _Optional[int] = ..., batch_size: _Optional[int] = ..., cached: _Optional[int] = ..., computed: _Optional[int] = ..., drafted: _Optional[int] = ..., submitted: _Optional[int] = ..., accepted: _Optional[int] = ..., draft_us: _Optional[int] = ..., batch_number: _Optional[int] = ..., padded: _Optional[_Iterable[int]] = ..., forced: _Optional[int] = ..., forbidden: _Optional[int] = ..., forced_submitted: _Optional[int] = ..., forced_accepted: _Optional[int] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("session",)
@@ -265,23 +281,25 @@ class Cancel(_message.Message):
     def __init__(self, session: _Optional[str] = ...) -> None: ...
 
 class RoundShape(_message.Message):
-    __slots__ = ("submitted", "accepted", "committed", "parents", "path", "padded")
+    __slots__ = ("submitted", "accepted", "committed", "parents", "path", "padded", "forced")
     SUBMITTED_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     PARENTS_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     PADDED_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIELD_NUMBER: _ClassVar[int]
     submitted: int
     accepted: int
     committed: int
     parents: _containers.RepeatedScalarFieldContainer[int]
     path: _containers.RepeatedScalarFieldContainer[int]
     padded: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, submitted: _Optional[int] = ..., accepted: _Optional[int] = ..., committed: _Optional[int] = ..., parents: _Optional[_Iterable[int]] = ..., path: _Optional[_Iterable[int]] = ..., padded: _Optional[_Iterable[int]] = ...) -> None: ...
+    forced: int
+    def __init__(self, submitted: _Optional[int] = ..., accepted: _Optional[int] = ..., committed: _Optional[int] = ..., parents: _Optional[_Iterable[int]] = ..., path: _Optional[_Iterable[int]] = ..., padded: _Optional[_Iterable[int]] = ..., forced: _Optional[int] = ...) -> None: ...
 
 class Score(_message.Message):
-    __slots__ = ("session", "prompt", "output", "sampling", "position", "expected", "rounds", "plain")
+    __slots__ = ("session", "prompt", "output", "sampling", "position", "expected", "rounds", "plain", "grammar", "forced_first", "plain_forced_first")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +308,9 @@ class Score(_message.Message):
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     PLAIN_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    FORCED_FIRST_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FORCED_FIRST_FIELD_NUMBER: _ClassVar[int]
     session: str
     prompt: _containers.RepeatedScalarFieldContainer[int]
     output: _containers.RepeatedScalarFieldContainer[int]
@@ -298,7 +319,10 @@ class Score(_message.Message):
     expected: int
     rounds: _containers.RepeatedCompositeFieldContainer[RoundShape]
     plain: _containers.RepeatedCompositeFieldContainer[RoundShape]
-    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., position: _Optional[int] = ..., expected: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[RoundShape, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[RoundShape, _Mapping]]] = ...) -> None: ...
+    grammar: str
+    forced_first: int
+    plain_forced_first: int
+    def __init__(self, session: _Optional[str] = ..., prompt: _Optional[_Iterable[int]] = ..., output: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., position: _Optional[int] = ..., expected: _Optional[int] = ..., rounds: _Optional[_Iterable[_Union[RoundShape, _Mapping]]] = ..., plain: _Optional[_Iterable[_Union[RoundShape, _Mapping]]] = ..., grammar: _Optional[str] = ..., forced_first: _Optional[int] = ..., plain_forced_first: _Optional[int] = ...) -> None: ...
 
 class ShapeChoice(_message.Message):
     __slots__ = ("token", "shortfall")

@@ -210,11 +210,12 @@ class BatchRunner(Thread):
                     in_kv,
                     verified,
                     base,
-                    tokens,
+                    [*tokens, *forced],
                     goes_on=verdict is not None and self._go_on(pending, ended_s),
                     states=states,
+                    forced=len(forced),
                 )
-                for pending, (verdict, error), in_kv, base, (tokens, states) in zip(
+                for pending, (verdict, error), in_kv, base, (tokens, forced, states) in zip(
                     rounds, results, cached, bases, committed, strict=True
                 )
             ]
@@ -225,34 +226,40 @@ class BatchRunner(Thread):
         pending: PendingRound,
         verdicts: dict[PendingRound, Verdict],
         faults: dict[PendingRound, str],
-    ) -> tuple[list[int], bytes]:
-        """Commit a round's verdict and return its tokens and states to send, or move the round to
-        the faults.
+    ) -> tuple[list[int], list[int], bytes]:
+        """Commit a round's verdict and return its tokens, those that are forced behind them and the
+        states to send, or move the round to the faults.
         """
         session = pending.session
-        tokens = list[int]()
+        tokens, forced = list[int](), list[int]()
         states = b""
         try:
             if pending in verdicts:
                 states = states_to_send(pending, verdicts[pending], len(session.text.tokens))
-                tokens = self._commit_verdict(pending, verdicts[pending])
+                tokens, forced = self._commit_verdict(pending, verdicts[pending])
         except Exception as error:
             del verdicts[pending]
             faults[pending] = fault_of(error)
         if pending in faults:
             self.slots.release(session)
-        return tokens, states
+        return tokens, forced, states
 
-    def _commit_verdict(self, pending: PendingRound, verdict: Verdict) -> list[int]:
-        """Commit a verdict to text and KV, and return the tokens; a generation may end before the
-        last of them.
+    def _commit_verdict(
+        self, pending: PendingRound, verdict: Verdict
+    ) -> tuple[list[int], list[int]]:
+        """Commit a verdict to text and KV, and return the tokens and those that the session's
+        grammar forces behind them; a generation or a grammar may end before the last of them.
         """
         session = pending.session
-        root = self._drafters.next_root(session, verdict)
-        tokens = (
-            verdict.tokens if pending.generation is None else pending.generation.cut(verdict.tokens)
-        )
-        session.text.commit(tokens)
+        generation = pending.generation
+        tokens = verdict.tokens if generation is None else generation.cut(verdict.tokens)
+        forced = session.text.skipped_after(tokens)
+        if generation is not None:
+            forced = [] if generation.finished else generation.cut(forced)
+        root = self._drafters.next_root(session, verdict.before(forced))
+        tokens = tokens[: session.text.commit(tokens)]
+        if generation is not None and session.text.finish_reason is not None:
+            generation.finished = True  # the grammar has ended, whatever ends the device named
         self._verifier.commit(session, verdict)
         self._drafters.commit(session, verdict, root)
         # The bonus token is not in KV: the next round computes it.
@@ -261,7 +268,9 @@ class BatchRunner(Thread):
         session.committed += len(tokens)
         if len(tokens) < len(verdict.tokens):
             self.slots.release(session)  # its KV holds tokens beyond the end
-        return tokens
+        if forced:  # in no KV either: the next round computes them behind the bonus token
+            session.text.commit(forced)
+        return tokens, forced
 
     def _go_on(self, pending: PendingRound, now_s: float) -> bool:
         """Queue the next round of a generation, here and not in the event loop, which would cost

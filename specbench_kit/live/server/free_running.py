@@ -105,7 +105,8 @@ class FreeRunning:
         while session.queue:
             queued = session.queue.popleft()
             tree = fitting_tree(queued.frame, text, self._vocabulary)
-            if tree is not None:
+            # Behind the end of a grammar nothing can be verified.
+            if tree is not None and session.text.finish_reason is None:
                 self._submit(session, tree, queued.frame, queued.arrived_s, queued.degraded)
                 return
             self._metrics.stale.inc()

@@ -63,6 +63,7 @@ class FrameHandler:
         tokens: Sequence[str],
     ) -> None:
         self.sessions = sessions
+        self.grammars = sessions.grammars
         self.batch_runner = batch_runner
         self.welcome = welcome
         self.limits = sessions.limits
@@ -192,7 +193,9 @@ class FrameHandler:
         """Queue an output to be scored."""
         if self.admission.stopping:
             raise Refusal(Status.GOING_AWAY, "this server stops", retry_ms=BACKOFF_MS)
-        self.batch_runner.score(read_task(frame, stream, self.limits, self.batch_runner.scorer))
+        constraint = self.grammars.find(frame.grammar)
+        task = read_task(frame, stream, self.limits, self.batch_runner.scorer, constraint)
+        self.batch_runner.score(task)
 
     def close(self, frame: messages.Close, stream: CallingStream) -> None:
         """End a session; one that is unknown has ended already."""
@@ -459,6 +462,10 @@ def _add_times(frame: messages.Generated, verified: VerifiedRound) -> None:
     frame.accepted = len(verdict.path)
     frame.draft_us = round(verified.pending.draft_s * 1e6)
     frame.padded.extend(verdict.padded)
+    frame.forced = verified.forced
+    frame.forbidden = verdict.forbidden
+    frame.forced_submitted = verdict.forced_submitted
+    frame.forced_accepted = verdict.forced_accepted
 
 
 def verdict_frame(verified: VerifiedRound, credit: int) -> Down:
@@ -486,5 +493,6 @@ def verdict_frame(verified: VerifiedRound, credit: int) -> Down:
             credit=credit,
             padded=verdict.padded,
             base=verified.base,
+            forced=verified.forced,
         )
     )

@@ -67,8 +67,9 @@ class VerifiedRound(NamedTuple):
     """A round with its verdict, or with the error that its verification raised.
 
     `queue_s` is the time from its arrival to the start of its batch, `cached` its tokens in KV at that start. `tokens`
-    were committed after the first `base` tokens. If it `goes_on`, the next round of its generation waits already.
-    `states` are the hidden states that the device lacks, as they are sent; empty if it asked for none.
+    were committed after the first `base` tokens; the last `forced` of them were not verified. If it `goes_on`, the next
+    round of its generation waits already. `states` are the hidden states that the device lacks, as they are sent; empty
+    if it asked for none.
     """
 
     pending: PendingRound
@@ -81,3 +82,4 @@ class VerifiedRound(NamedTuple):
     tokens: Sequence[int] = ()
     goes_on: bool = False
     states: bytes = b""
+    forced: int = 0

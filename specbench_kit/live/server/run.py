@@ -14,6 +14,7 @@ from specbench_kit.core.errors import require
 from specbench_kit.core.typed_json import Written
 from specbench_kit.core.version import __version__
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.decoding.constraint import LIBRARY, Grammars
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.latency import InteractionModel, LatencyModel
 from specbench_kit.deployments.placing import environment
@@ -23,6 +24,7 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafting import DraftingOffer
+from specbench_kit.live.server.grammars import ServerGrammars
 from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.metrics import EventLog
@@ -103,7 +105,8 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, Written]
     batch_runner = BatchRunner(
         runner, scheduler, Estimator(latency), settings.max_batch, drafting, scorer
     )
-    handler = make_frame_handler(runner, batch_runner, limits, target, tokens)
+    grammars = ServerGrammars(_grammar_compiler(pair))
+    handler = make_frame_handler(runner, batch_runner, limits, target, tokens, grammars)
     facts: Written = {
         "target": target.model,
         "scheduler": settings.scheduler,
@@ -111,6 +114,15 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, Written]
         "tls": listen.key is not None,
     }
     return VerificationService(handler, listen, log), facts
+
+
+def _grammar_compiler(pair: Pair) -> Callable[[], Grammars] | None:
+    """Return what makes the compiler of devices' grammars once one is sent; None without the
+    library.
+    """
+    if find_spec(LIBRARY) is None:
+        return None
+    return lambda: Grammars(pair.tokenizer, pair.eos_ids)
 
 
 def _drafting_offer(
@@ -136,10 +148,12 @@ def make_frame_handler(
     limits: ServerLimits,
     target: messages.Welcome,
     tokens: Sequence[str] = (),
+    grammars: ServerGrammars | None = None,
 ) -> FrameHandler:
     """Return the handler of all streams; `target` holds those fields of the welcome that describe
     the model.
     """
+    grammars = grammars or ServerGrammars()
     vocabulary = runner.vocabulary or 0
     welcome = messages.Welcome(
         protocol=PROTOCOL,
@@ -150,6 +164,7 @@ def make_frame_handler(
         heartbeat_s=limits.heartbeat_s,
         generates=True,
         scored=min(limits.context, batch_runner.scorer.most_tokens),
+        grammar_bytes=grammars.most_bytes,
         limits=messages.Limits(
             sessions=limits.sessions,
             nodes=limits.nodes,
@@ -164,7 +179,7 @@ def make_frame_handler(
     )
     welcome.MergeFrom(target)
     handler = FrameHandler(
-        SessionTable(limits, vocabulary, welcome.layers), batch_runner, welcome, tokens
+        SessionTable(limits, vocabulary, welcome.layers, grammars), batch_runner, welcome, tokens
     )
     handler.metrics.most_slots.set(runner.executor.slots)
     return handler

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
+from specbench_kit.decoding.constraint import Constraint
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import read_rounds, scored_frame
@@ -50,6 +51,8 @@ class ScoringTask:
     choice: TokenChoice
     stream: CallingStream
     answer: Callable[[Down], None]
+    constraint: Constraint | None = None
+    """The grammar that the output followed."""
     cancelled: bool = False
 
 
@@ -118,9 +121,16 @@ class OutputScorer:
             before_forward()
             self._forwards = 0
             assert self._model is not None
-            shapes = self._shapes = self._shapes or RecomputedLogits(
+            self._shapes = self._shapes or RecomputedLogits(
                 self.runner, self._model, lambda: self._pause()
             )
+            shapes = self._shapes
+            if task.constraint is not None:
+                allowed = []
+                for after in task.constraint.allowed_along(task.record.output_ids):
+                    pause()
+                    allowed.append(after)
+                shapes = shapes.under(lambda _: allowed)
             evidence = gather_evidence(
                 shapes, task.record, task.baseline, task.position, task.choice, exact=False
             )
@@ -154,10 +164,16 @@ class OutputScorer:
 
 
 def read_task(
-    frame: messages.Score, stream: CallingStream, limits: ServerLimits, scorer: OutputScorer
+    frame: messages.Score,
+    stream: CallingStream,
+    limits: ServerLimits,
+    scorer: OutputScorer,
+    constraint: Constraint | None = None,
 ) -> ScoringTask:
     """Return the task of a frame; raise Refusal for an output that cannot be scored. Called in the
     event loop.
+
+    The output followed the `constraint`.
     """
     loop = asyncio.get_running_loop()
     runner = scorer.runner
@@ -179,26 +195,31 @@ def read_task(
     ) // 2  # such a batch is computed in at most as many slots as the server has
     rounds = read_rounds(frame.rounds)
     plain = read_rounds(frame.plain)
-    _require_rounds(rounds, len(prompt), len(output), limits)
-    length = len(prompt)
+    first, plain_first = frame.forced_first, frame.plain_forced_first
+    if plain_first > frame.position or (first and constraint is None):
+        raise Refusal(Status.BROKEN_TREE, "forced tokens that cannot begin the output")
+    _require_rounds(rounds, len(prompt), len(output), limits, first)
+    pending = len(prompt) + first
     for step in rounds:
-        new = 1 + step.submitted if length > len(prompt) else length + step.submitted
-        step.padded = _usable(step.padded, new, rows, limits)
-        length += step.committed
-    for number, step in enumerate(plain):
-        step.padded = _usable(step.padded, 1 if number else len(prompt), rows, limits)
+        step.padded = _usable(step.padded, pending + step.submitted, rows, limits)
+        pending = 1 + step.forced
+    pending = len(prompt) + plain_first
+    for step in plain:
+        step.padded = _usable(step.padded, pending, rows, limits)
+        pending = 1 + step.forced
     name = frame.sampling.request
-    record = RequestRecord(name, "", prompt, output, rounds=rounds)
-    baseline = RequestRecord(
-        name, "", prompt, [*output[: frame.position], frame.expected], rounds=plain
-    )
+    record = RequestRecord(name, "", prompt, output, rounds=rounds, forced_first=first)
+    expected = [*output[: frame.position], frame.expected]
+    baseline = RequestRecord(name, "", prompt, expected, rounds=plain, forced_first=plain_first)
 
     def answer(scored: Down) -> None:
         with suppress(RuntimeError):  # the loop may have ended
             loop.call_soon_threadsafe(stream.answer, scored)
 
     choice = choice_of(read_sampler(frame.sampling), frame.sampling.seed, name)
-    return ScoringTask(frame.session, record, baseline, frame.position, choice, stream, answer)
+    return ScoringTask(
+        frame.session, record, baseline, frame.position, choice, stream, answer, constraint
+    )
 
 
 def _require_lengths(frame: messages.Score, most_tokens: int, limits: ServerLimits) -> None:
@@ -224,14 +245,16 @@ def _require_lengths(frame: messages.Score, most_tokens: int, limits: ServerLimi
 
 
 def _require_rounds(
-    rounds: Sequence[RoundRecord], prompt: int, output: int, limits: ServerLimits
+    rounds: Sequence[RoundRecord], prompt: int, output: int, limits: ServerLimits, first: int = 0
 ) -> None:
-    """Raise Refusal unless the rounds can have committed the output."""
-    if sum(step.committed for step in rounds) != output:
+    """Raise Refusal unless the rounds can have committed the output, behind `first` forced
+    tokens.
+    """
+    if first + sum(step.committed + step.forced for step in rounds) != output:
         raise Refusal(
             Status.BROKEN_TREE, f"the rounds do not commit the {output} tokens of the output"
         )
-    length = prompt
+    length = prompt + first
     for step in rounds:
         if step.submitted > limits.nodes or length + step.submitted > limits.context:
             raise Refusal(
@@ -249,7 +272,7 @@ def _require_rounds(
         )
         if not fits:
             raise Refusal(Status.BROKEN_TREE, "a round that cannot have committed its tokens")
-        length += step.committed
+        length += step.committed + step.forced
 
 
 def _usable(padded: Sequence[int], new: int, rows: int, limits: ServerLimits) -> list[int]:

@@ -327,6 +327,7 @@ class VerificationService:
             if not isinstance(frame, Up):
                 raise Refusal(Status.MALFORMED_FRAME, "bytes that are no frame")
             stream.active_s = monotonic_s()
+            await self.handler.grammars.prepare(frame)
             stream.receive(frame)
             if (pause_s := stream.pause_s(frame)) > 0:
                 # What is not read fills the buffers of the network, and this device waits for
@@ -401,6 +402,7 @@ class VerificationService:
         self.handler.admission.stopping = True
         self.log.write("leaving", streams=len(self._streams))
         self.handler.batch_runner.stop()
+        self.handler.grammars.close()
         # In a thread of its own, so that the event loop can send the answers of the current batch
         # meanwhile.
         await asyncio.to_thread(self.handler.batch_runner.join)

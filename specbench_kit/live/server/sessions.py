@@ -9,6 +9,8 @@ from enum import Enum, auto
 from math import inf
 from typing import Protocol
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.constraint import Constraint, GrammarSpec, spec_of
 from specbench_kit.decoding.records import UNLIMITED, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
@@ -17,6 +19,7 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import LONGEST_NAME, Account, Caller, ServerLimits
 from specbench_kit.live.server.drafts import require_ends, require_tokens
 from specbench_kit.live.server.generation import DEFAULT_ROUND_S, Generation
+from specbench_kit.live.server.grammars import ServerGrammars
 from specbench_kit.live.wire import Down, Refusal, Status
 
 MOST_LAYERS = 8
@@ -123,6 +126,11 @@ class ServerSession:
     def account(self) -> Account:
         return self.caller.account
 
+    @property
+    def rules(self) -> tuple[GrammarSpec | None, bool]:
+        """The grammar of the text, and whether its forced tokens join it without being verified."""
+        return spec_of(self.text.request.constraint), self.text.skip_forced
+
     def begin_round(self, generation: Generation | None = None) -> None:
         """Note that a round, or a whole generation, is under way."""
         self.account.in_flight += not self.in_flight
@@ -150,7 +158,9 @@ class ServerSession:
 
     @property
     def response_has_ended(self) -> bool:
-        """Return True if the text has reached the end that the device named."""
+        """Return True if the text has reached the end that the device named, or its grammar's."""
+        if self.text.finish_reason is not None:
+            return True
         bound = self.silence
         return bound is not None and bound.is_reached(
             self.text.tokens, len(self.text.request.prompt_ids)
@@ -182,6 +192,7 @@ class SessionTable:
     limits: ServerLimits
     vocabulary: int
     target_layers: int = 0
+    grammars: ServerGrammars = field(default_factory=ServerGrammars)
     _sessions: OrderedDict[tuple[str, str], ServerSession] = field(default_factory=OrderedDict)
     """Sessions by owner and name."""
     _opened: int = 0
@@ -215,6 +226,7 @@ class SessionTable:
         sampler = read_sampler(frame.sampling)
         existing = self._sessions.get((caller.owner, frame.session))
         layers = self._read_layers(frame.layers)
+        constraint = self._read_grammar(frame)
         if len(frame.sampling.request) > LONGEST_NAME:
             raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
         # Lengths come first: to read a whole frame of tokens takes the event loop a tenth of a
@@ -228,26 +240,18 @@ class SessionTable:
                 list(text.request.prompt_ids) == list(frame.prompt)
                 and text.tokens[: len(received)] == received
             )
-            kept = (existing.sampler, existing.layers, bool(existing.ahead))
-            if continues and kept == (sampler, layers, bool(frame.ahead)):
+            kept = (existing.sampler, existing.layers, bool(existing.ahead), existing.rules)
+            rules = (spec_of(constraint), frame.skip_forced)
+            if continues and kept == (sampler, layers, bool(frame.ahead), rules):
                 return self.find(frame.session, caller.owner, now_s), None
         require_tokens(frame.prompt, self.vocabulary)
         require_tokens(frame.output, self.vocabulary)
         if not frame.prompt:
             raise Refusal(Status.EMPTY_PROMPT, "a session needs a prompt")
         silence = read_silence_bound(frame, self.limits, self.vocabulary)
+        text = self._read_text(frame, constraint, now_s)
         dropped = self.drop(existing) if existing is not None else self._make_room(caller.account)
         self._opened += 1
-        text = Session(
-            # The device's name for it may be that of another owner's session.
-            # The device decides where its response ends.
-            Request(f"{self._opened}", "", tuple(frame.prompt), UNLIMITED),
-            RequestRandom(frame.sampling.seed, frame.sampling.request),
-            frozenset(),
-            now_s,
-            RequestRecord(frame.session, "", []),
-        )
-        text.tokens.extend(frame.output)
         session = ServerSession(
             self._opened,
             frame.session,
@@ -274,6 +278,56 @@ class SessionTable:
                 f"{list(layers[: MOST_LAYERS + 1])}",
             )
         return tuple(layers)
+
+    def _read_grammar(self, frame: messages.Open) -> Constraint | None:
+        """Return the constraint of the grammar that a device names; raise Refusal if there is
+        none, or it cannot be followed in such a session.
+        """
+        constraint = self.grammars.find(frame.grammar)
+        if constraint is not None and max(1, len(frame.output)) > frame.max_tokens:
+            raise Refusal(
+                Status.BROKEN_GRAMMAR,
+                f"an output of {len(frame.output)} tokens, and max_tokens is {frame.max_tokens}",
+            )
+        if frame.skip_forced and (constraint is None or frame.layers or frame.ahead):
+            raise Refusal(
+                Status.BROKEN_GRAMMAR,
+                "skip_forced needs a grammar, and goes with no hidden states and no drafts ahead",
+            )
+        return constraint
+
+    def _read_text(
+        self, frame: messages.Open, constraint: Constraint | None, now_s: float
+    ) -> Session:
+        """Return the text of a new session; raise Refusal if its output does not follow its
+        grammar.
+        """
+        # The device decides where its response ends, but that forced tokens go no further.
+        longest = min(frame.max_tokens, self.limits.context - len(frame.prompt))
+        limit = UNLIMITED if constraint is None else longest
+        # The device's name for the session may be that of another owner's.
+        request = Request(
+            f"{self._opened + 1}", "", tuple(frame.prompt), limit, constraint=constraint
+        )
+        text = Session(
+            request,
+            RequestRandom(frame.sampling.seed, frame.sampling.request),
+            frozenset() if constraint is None else constraint.eos_ids,
+            now_s,
+            RequestRecord(frame.session, "", []),
+            frame.skip_forced,
+        )
+        if constraint is None:
+            text.tokens.extend(frame.output)
+            return text
+        try:
+            taken = text.commit(frame.output)
+        except SkitError as error:
+            reason = f"the output does not follow it: {error}"
+            raise Refusal(Status.BROKEN_GRAMMAR, reason) from error
+        if taken < len(frame.output):
+            raise Refusal(Status.BROKEN_GRAMMAR, "the output goes on behind its end")
+        return text
 
     def drop(self, session: ServerSession) -> ServerSession:
         """Forget a session."""

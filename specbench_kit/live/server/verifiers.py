@@ -4,10 +4,12 @@ they ask for.
 
 from collections.abc import Sequence
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.verification import (
     Verdict,
     appended_row,
     commit_verdict,
+    masked_by_grammars,
     verdict_on,
     verified_rows,
 )
@@ -49,8 +51,14 @@ class BatchVerifier:
         """
         verdicts: dict[PendingRound, Verdict] = {}
         faults: dict[PendingRound, str] = {}
+        for pending in rounds:
+            try:  # before the forward, so that a grammar that leads nowhere costs nobody another one
+                pending.draft.allowed_after((0, *pending.nodes))
+            except SkitError as error:
+                faults[pending] = fault_of(error)
+        sound = [pending for pending in rounds if pending not in faults]
         for with_states in (False, True):
-            group = [pending for pending in rounds if bool(pending.session.layers) is with_states]
+            group = [pending for pending in sound if bool(pending.session.layers) is with_states]
             if group:
                 self._verify(group, verdicts, faults)
         return verdicts, faults
@@ -67,6 +75,9 @@ class BatchVerifier:
             forward = self._runner.forward(
                 rows, sorted({n for pending in rounds for n in pending.session.layers})
             )
+            drafts = [pending.draft for pending in rounds]
+            chosen = [pending.nodes for pending in rounds]
+            forward = masked_by_grammars(forward, drafts, chosen, rows)
             verified = verified_rows(
                 forward, rows, greedy=any(pending.session.sampler.greedy for pending in rounds)
             )
@@ -85,7 +96,7 @@ class BatchVerifier:
             try:
                 verdicts[pending] = verdict_on(
                     pending.draft, pending.nodes, row, session.sampler, session.layers
-                )
+                ).with_counts()
             except Exception as error:
                 self._drop_provisional(session)
                 faults[pending] = fault_of(error)

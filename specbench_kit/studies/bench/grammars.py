@@ -13,6 +13,7 @@ from specbench_kit.decoding.constraint import (
     GrammarSpec,
     joint_hash,
     schema_spec,
+    spec_of,
 )
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.models.pair import Pair
@@ -56,8 +57,16 @@ class PromptGrammars:
         constraint = self._of_request.get((digest, record.request_id))
         if constraint is None:
             return [None] * len(record.output_ids)
-        state = constraint.state()
-        return [state.allowed(record.output_ids[:end]) for end in range(len(record.output_ids))]
+        return list(constraint.allowed_along(record.output_ids))
+
+    def spec_of(self, digest: str, record: RequestRecord) -> GrammarSpec | None:
+        """Return the grammar of a request; `digest` is that of its dataset."""
+        return spec_of(self._of_request.get((digest, record.request_id)))
+
+    @property
+    def specs(self) -> list[GrammarSpec]:
+        """Return all grammars, each once."""
+        return list(dict.fromkeys(constraint.spec for constraint in self._of_request.values()))
 
     def describe(self, prompts: Iterable[Prompt]) -> dict[str, str]:
         """Return what a run records beside the option: a hash of the grammars of its prompts."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.decoding.constraint import Allowed
+from specbench_kit.decoding.constraint import Allowed, GrammarSpec
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.masking import mask_logits
 from specbench_kit.decoding.records import RequestRecord
@@ -137,8 +137,14 @@ TESTED_RULES = {"token": RESIDUAL, "block": "block"}
 are `siblings`.
 """
 
-MakeJudge = Callable[[Sampler, int], RemoteJudge]
-"""Returns the judge of outputs for a sampler and a seed."""
+GrammarAlong = Callable[[str, RequestRecord], GrammarSpec | None]
+"""Returns the grammar that an output followed, given the digest of its dataset."""
+MakeJudge = Callable[[Sampler, int, Callable[[RequestRecord], GrammarSpec | None]], RemoteJudge]
+"""Returns the judge of outputs for a sampler, a seed and the grammars that they followed."""
+
+
+def _no_grammar(_: str, __: RequestRecord) -> None:
+    """Return None: no output followed a grammar."""
 
 
 class ServedOutputJudge:
@@ -146,9 +152,15 @@ class ServedOutputJudge:
     there is none.
     """
 
-    def __init__(self, bitwise: bool, make_judge: MakeJudge | None = None) -> None:
+    def __init__(
+        self,
+        bitwise: bool,
+        make_judge: MakeJudge | None = None,
+        grammar_of: GrammarAlong = _no_grammar,
+    ) -> None:
         self._bitwise = bitwise
         self._make_judge = make_judge
+        self._grammar_of = grammar_of
 
     def judge(
         self, run: RunDocument, method: Method, records: Records, baseline: Records
@@ -161,7 +173,9 @@ class ServedOutputJudge:
         if not baseline or (not sampler.greedy and method.draws_tokens):
             return OutputVerdicts()
         judge = (
-            self._make_judge(sampler, config.seed or 0)
+            self._make_judge(
+                sampler, config.seed or 0, partial(self._grammar_of, str(run.dataset.digest))
+            )
             if self._make_judge
             else NoEvidence(self._bitwise)
         )

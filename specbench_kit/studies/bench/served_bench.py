@@ -40,6 +40,12 @@ def connect_pair(settings: BenchSettings, server: str) -> tuple[ServerConnection
         raise SkitError(
             f"{error}; skit report shows what is finished, without the server"
         ) from error
+    if settings.constraint is not None:
+        try:
+            connection.require_masking()
+        except SkitError:
+            connection.close()
+            raise
     names = [name for name in needed if name.startswith(HEAD)]
     heads = load_heads(
         names, connection.target, target, device=settings.device, dtype=settings.dtype
@@ -55,10 +61,15 @@ class ServedBench(Workbench):
 
     server: ServerConnection = field(kw_only=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.server.require_grammars(self.prompts.grammars.specs)
+
     @cached_property
     def output_judge(self) -> ServedOutputJudge:
         """Return the judge that asks the server for evidence."""
-        return ServedOutputJudge(self.server.target.bitwise, self.server.judge)
+        grammar_of = self.prompts.grammars.spec_of
+        return ServedOutputJudge(self.server.target.bitwise, self.server.judge, grammar_of)
 
     @property
     def worker_clock(self) -> None:

@@ -290,13 +290,12 @@ class BenchSettings(ConnectionOptions):
         Option(
             "Grammar that every output follows: json-schema:FILE, regex:TEXT or lark:FILE (or the text in place of a "
             "file), or 'dataset' for the schema in each prompt's own field `schema`. It masks target, drafts and the "
-            "baseline.",
+            "baseline, those of a `skit serve` too.",
             DECODING,
             parse=parse_constraint,
             recorded="if changed",
         ),
         REPLAYED,
-        NotWith("server", "the grammar masks a target in this process, and a server has its own"),
         NotWith("lossy", "no rule that changes outputs is defined under a grammar"),
         NotWith("launch", "the grammar masks a target in this process"),
         NotWith("draft_answers", "the draft model alone would answer without the grammar"),

@@ -248,7 +248,6 @@ def test_a_schema_changes_no_prompt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"server": "127.0.0.1:1"}, "--constraint cannot go with --server: "),
         ({"lossy": "typical"}, "--constraint cannot go with --lossy: "),
         ({"launch": "processes"}, "--constraint cannot go with --launch: "),
         ({"draft_answers": True}, "--constraint cannot go with --draft-answers: "),
