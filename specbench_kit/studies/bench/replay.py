@@ -92,6 +92,7 @@ def bench_replay(
         settings = with_recorded_target(settings, path)
     trace = TraceFile(path, settings.limit, settings.fewest_requests)
     trace.provenance("dataset", "name")
+    tool_answers = _tool_answers(trace)
     deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run
     # directory.
@@ -187,9 +188,7 @@ def bench_replay(
         return RunRequests(RequestGroup(run.records() if len(runs) > 1 else records), plain)
 
     decode = trace.aids.decode if trace.aids is not None else None
-    conclusions = conclude(
-        finished, ReplayOutputJudge(), decode, read, tool_answers=_tool_answers(trace)
-    )
+    conclusions = conclude(finished, ReplayOutputJudge(), decode, read, tool_answers=tool_answers)
     return Replayed(conclusions, left_out, lost)
 
 
@@ -199,7 +198,12 @@ def _tool_answers(trace: TraceFile) -> ToolAnswers | None:
     """
     if trace.aids is None or not trace.aids.tools:
         return None
-    tools = {name: Tools(json.loads(text)) for name, text in trace.aids.tools.items()}
+    try:
+        tools = {name: Tools(json.loads(text)) for name, text in trace.aids.tools.items()}
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise SkitError(
+            f"the trace {trace.path} is damaged: its tools cannot be read; record it again"
+        ) from error
     return ToolAnswers(tools, trace.aids.decode)
 
 

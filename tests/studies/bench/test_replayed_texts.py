@@ -7,6 +7,7 @@ import pyarrow.parquet
 import pytest
 from command_line import Rows, TinyPair, write_rows
 from environments import DEPLOYMENT
+from msgspec import structs
 from tiny_tokenizers import SPACED, TARGET
 from trace_builders import made_request, write_trace
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -146,3 +147,19 @@ def test_damaged_texts_are_refused_in_one_line(tiny: TinyPair, tmp_path: Path, c
     with pytest.raises(SkitError, match="is damaged: its texts") as refusal:
         TraceFile(trace.path)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("tools", ["[", '{"a": 1}', "[1]", '[{"function": {}}]'])
+def test_tools_that_are_none_are_refused_before_anything_is_replayed(
+    tiny: TinyPair, tmp_path: Path, tools: str
+) -> None:
+    trace = recorded(tiny, tmp_path)
+    assert trace.aids is not None
+    with TraceWriter(tmp_path / "changed.parquet", trace.header) as writer:
+        for request in trace:
+            writer.append(request)
+        writer.aids = structs.replace(trace.aids, tools={"t0": tools})
+    settings = BenchSettings(METHODS, out=tmp_path / "out", deployment=DEPLOYMENT)
+    with pytest.raises(SkitError, match="is damaged: its tools cannot be read"):
+        bench_replay(settings, tmp_path / "changed.parquet", no_report)
+    assert not settings.out.exists()
