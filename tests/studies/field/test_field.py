@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from command_line import skit_here
+from nightly import nightly_except
 from study_pages import assert_made_again
 
 from specbench_kit.deployments.loading import find
@@ -43,7 +44,7 @@ def test_every_table_says_where_it_is_from_and_what_went_in(name: str) -> None:
         find(series.deployment or known.deployment).build()
 
 
-@pytest.mark.parametrize("requests", [1, 4])
+@pytest.mark.parametrize("requests", nightly_except([4], [1, 4]))
 def test_a_prediction_is_the_arithmetic_of_rounds(requests: int) -> None:
     """One token of prompt and hundreds of output: tokens per round over the time of a round."""
     measured = [

@@ -12,6 +12,7 @@ import pytest
 from command_line import read_object, skit_here
 from matplotlib.figure import Figure
 from msgspec import structs, to_builtins
+from nightly import nightly_except
 from study_pages import assert_made_again
 
 from specbench_kit.deployments.loading import load
@@ -309,7 +310,7 @@ def test_the_plan_says_what_drafts_and_how_fast(plan_run: PlanStudy) -> None:
     assert report.index(bullets.items[0]) < report.index("## The cheapest fleets")
 
 
-@pytest.mark.parametrize("placement", ["none", "server"])
+@pytest.mark.parametrize("placement", nightly_except(["server"], ["none", "server"]))
 def test_the_command_for_devices_that_draft_ahead_can_be_pasted(
     placement: Placement, plan_run: PlanStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
