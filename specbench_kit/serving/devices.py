@@ -222,9 +222,10 @@ class Devices:
         answered = AnsweredRounds(
             rows, self.start_s[devices], first_s, self.sent_s[devices], answered_s
         )
-        if self._keeps_kv:
-            # The bonus token is not in the verifier's KV: it is computed in the next round.
-            self.cached[devices] = (rows.context + rows.committed - 1) * (rows.ends == 0)
+        # The bonus token is not in the verifier's KV: it is computed in the next round. A server
+        # that keeps no KV held it only while it computed the round in parts.
+        kept = (rows.ends == 0) & self._keeps_kv
+        self.cached[devices] = (rows.context + rows.committed - 1) * kept
         self.first_s[devices] = first_s
         free_s = self._free_s(devices, answered)
         if self._runs is not None:

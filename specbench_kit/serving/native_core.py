@@ -1,7 +1,7 @@
 """The event loop of one server in compiled code, with the results of the loop in Python to the last
 digit.
 
-It knows pipelines of stages, the built-in schedulers but two, drafting on devices, on the server as
+It knows pipelines of stages, the built-in schedulers but one, drafting on devices, on the server as
 far as each round says, or nowhere, and devices' own links. `Simulation` runs all other scenes, and
 all scenes where csrc/core.cpp was not compiled.
 """
@@ -39,6 +39,7 @@ from specbench_kit.serving.round_sources import (
 from specbench_kit.serving.round_table import RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Scheduler
+from specbench_kit.serving.schedulers.chunked import Chunked
 from specbench_kit.serving.schedulers.edf import Edf
 from specbench_kit.serving.schedulers.fcfs import Fcfs
 from specbench_kit.serving.schedulers.prefill_first import PrefillFirst
@@ -47,7 +48,15 @@ from specbench_kit.serving.schedulers.wisp_paper import WispPaper
 from specbench_kit.serving.schedulers.wisp_promise import WispPromise
 from specbench_kit.serving.simulated_server import SimulatedServer
 
-SCHEDULERS: tuple[type[Scheduler], ...] = (Fcfs, Edf, Static, PrefillFirst, WispPaper, WispPromise)
+SCHEDULERS: tuple[type[Scheduler], ...] = (
+    Fcfs,
+    Edf,
+    Static,
+    PrefillFirst,
+    WispPaper,
+    WispPromise,
+    Chunked,
+)
 """In the order of their numbers in core.cpp."""
 TABLES = (ROUND_COLUMNS, RESPONSE_COLUMNS, BATCH_COLUMNS)
 FEWEST_ROWS = 1000
@@ -86,13 +95,13 @@ class Settings(ctypes.Structure):
             (name, c_int64)
             for name in ("scheduler", "max_requests", "has_jitter", "token_bytes", "stages")
         ),
-        *((name, c_int64) for name in ("drafts", "longest_draft", "row_fields")),
+        *((name, c_int64) for name in ("drafts", "mixes_prompts", "longest_draft", "row_fields")),
         *((name, c_double) for name in ("kv_tokens", "kv_capacity", "longest_response", "idle_s")),
         ("options", c_double * 6),
     ]
 
 
-INTERFACE = 2
+INTERFACE = 3
 """The number of what `make` and `run` of core.cpp take and return: it changes with them."""
 
 
@@ -269,9 +278,10 @@ class NativeCore:
             counts: Counts,
             forwards: Sequence[tuple[int, Counts]] | None,
             alone: Sequence[AlonePiece],
+            answers: int,
         ) -> tuple[float, float]:
-            """Return how long a batch takes that starts now, and from when on the next one may
-            start.
+            """Return how long a batch takes that starts now and ends with so many answers, and from
+            when on the next one may start.
 
             Of a pipeline it is how long the transfers between its stages take instead.
             """
@@ -291,7 +301,7 @@ class NativeCore:
             seconds = server.overhead.verification_s(isolated_s, size, now_s)
             if is_pipeline:
                 return seconds, server.transfers_s(sums.linear, seconds, isolated_s)
-            return seconds, ended(now_s + seconds, size)
+            return seconds, ended(now_s + seconds, answers)
 
         def ended(ended_s: float, answers: int) -> float:
             """Note the end of a batch; return from when on the processor can start the next one."""
@@ -369,6 +379,7 @@ def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) ->
         token_bytes=TOKEN_BYTES,
         stages=server.stages,
         drafts=scenario.system.drafting == "server",
+        mixes_prompts=scheduler.mixes_prompts,
         longest_draft=execution.longest
         if isinstance(execution := server.execution, RoundDrafting)
         else 0,

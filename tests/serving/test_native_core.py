@@ -148,6 +148,18 @@ def test_the_compiled_loop_gives_the_same_numbers(seed: int) -> None:
     assert compiled.pool == plain.pool
 
 
+@pytest.mark.parametrize("seed", nightly_except(range(0, SCENES, 6), range(SCENES)))
+def test_prompts_in_pieces_give_the_same_numbers(seed: int) -> None:
+    """Pieces of a few tokens, of less than a prompt, and steps in which whole prompts fit."""
+    tokens = (7, 64, 2048)[seed // 6 % 3]
+    scene = replace(random_scenario(seed), scheduler=f"chunked:tokens={tokens}")
+    assert Simulation(scene, seed)._core is not None
+    compiled, plain = simulate(scene, seed), simulate(scene, seed, native=False)
+    assert len(plain.batches["started_s"]) > 5
+    assert equal_results(compiled, plain)
+    assert compiled.pool == plain.pool
+
+
 @pytest.mark.parametrize("system", ["wisp", "sled", "centralized", "adaspec"])
 def test_a_compiled_run_that_is_looked_at_goes_on(system: str) -> None:
     """A result stays as it was returned, though rows were added to it that the run does not know."""
@@ -202,7 +214,10 @@ def test_a_simulation_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("method", ["fixed-k:k=3", "wisp", "suffix", "threshold"])
-@pytest.mark.parametrize(("scheduler", "kv_tokens"), [("fcfs", None), ("wisp-promise", 6000)])
+@pytest.mark.parametrize(
+    ("scheduler", "kv_tokens"),
+    [("fcfs", None), ("wisp-promise", 6000), ("chunked:tokens=90", 6000)],
+)
 def test_a_server_that_drafts_from_a_trace(
     method: str, scheduler: str, kv_tokens: int | None
 ) -> None:
@@ -237,7 +252,7 @@ UNKNOWN = {
     "several servers": {"servers": 2},
     "an outage": {"outages": (Outage(0, 5.0, 6.0),)},
     "a policy that drafts for a whole batch": {"batch_method": parse_method("fixed-k:k=2")},
-    "a scheduler that goes on with parts of prompts": {"scheduler": "chunked"},
+    "a scheduler that looks ahead": {"scheduler": "knapsack"},
     "noise of the estimator": {"estimator": EstimatorError(1.0, 0.2)},
     "a link that loses messages": {
         "deployment": replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.1))

@@ -19,12 +19,12 @@ using namespace skit;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // `INTERFACE` of native_core.py.
-constexpr long kInterface = 2;
+constexpr long kInterface = 3;
 
 // The structure `Settings` of native_core.py.
 struct Settings {
   int64_t devices, on_edge, speculates, keeps_kv, admits, lru, additive, scheduler, max_requests, has_jitter;
-  int64_t token_bytes, stages, drafts, longest_draft, row_fields;
+  int64_t token_bytes, stages, drafts, mixes_prompts, longest_draft, row_fields;
   double kv_tokens, kv_capacity, longest_response, idle_s, options[6];
 };
 
@@ -322,15 +322,18 @@ class Core {
     BatchSums verified;
     std::vector<Forward> forwards;
     std::vector<Alone> alone;
-    int64_t longest = 0;       // The most tokens that were drafted for a request, without recorded work.
-    bool has_drafted = false;  // False for a batch with a prompt, and for a server that does not draft.
+    int64_t longest = 0;             // The most tokens that were drafted for a request, without recorded work.
+    std::vector<int64_t> submitted;  // Of each request, where the step holds prompts beside others.
+    bool has_drafted = false;        // False where nothing was forwarded for drafts.
   };
 
   struct InFlight {
     std::vector<int32_t> clients;
     double started_s, ended_s;
     int64_t number;
-    double drafted;  // The most tokens that count of each request.
+    double drafted;                  // The most tokens that count of each request.
+    std::vector<int64_t> submitted;  // The same request by request, where they differ.
+    std::vector<int64_t> computed;   // The tokens of each request that are computed, where some are in part.
   };
 
   std::array<PyObject*, 6> functions() const {
@@ -569,12 +572,15 @@ class Core {
     return true;
   }
 
-  void pin(const std::vector<int32_t>& batch, const Drafting& drafting) {
-    for (const int32_t client : batch) {
+  void pin(const Decision& decision, const Drafting& drafting) {
+    for (size_t place = 0; place < decision.batch.size(); place++) {
+      const int32_t client = decision.batch[place];
       Device& device = devices_[client];
-      const int64_t drafted = takes_works() ? int64_t(device.row[kSubmitted]) : drafting.longest;
+      int64_t drafted = drafting.longest;
+      if (takes_works()) drafted = is_in_part(decision, place) ? 0 : int64_t(device.row[kSubmitted]);
+      else if (!drafting.submitted.empty()) drafted = drafting.submitted[place];
       if (settings_.lru || !device.kv_tokens) device.kv_since = kv_admissions_++;
-      const int64_t tokens = server_.rounds[client].kv_tokens() + drafted;
+      const int64_t tokens = computed(decision, place) + server_.rounds[client].cached + drafted;
       kv_used_ += tokens - device.kv_tokens;
       device.kv_tokens = tokens;
     }
@@ -694,7 +700,7 @@ class Core {
       idle_waiting_s += now_s - idle_since_s;
       idle_since_s = kInfinity;
     }
-    start(std::move(decision.batch), now_s);
+    start(std::move(decision), now_s);
     retry_s_ = is_pipeline() && waiting_count_ && has_room() ? stage_free_s_[0] : kInfinity;
   }
 
@@ -707,14 +713,27 @@ class Core {
     return left_s;
   }
 
+  // Whether only a part of a request's round is computed in a batch.
+  bool is_in_part(const Decision& decision, size_t place) const {
+    return !decision.computed.empty() && decision.computed[place] < server_.rounds[decision.batch[place]].added;
+  }
+  int64_t computed(const Decision& decision, size_t place) const {
+    return decision.computed.empty() ? server_.rounds[decision.batch[place]].added : decision.computed[place];
+  }
+
   // Recorded rounds take their recorded works, and read prompts one after another.
-  Drafting draft_works(const std::vector<int32_t>& batch) const {
+  Drafting draft_works(const Decision& decision) const {
     Drafting drafting;
     drafting.has_drafted = true;
-    for (const int32_t client : batch) {
+    for (size_t place = 0; place < decision.batch.size(); place++) {
+      const int32_t client = decision.batch[place];
       const double* row = devices_[client].row;
       const Waiting& request = server_.rounds[client];
       const int64_t context = request.added + request.cached;
+      if (is_in_part(decision, place)) {
+        drafting.verified.add(computed(decision, place), request.cached);
+        continue;
+      }
       drafting.verified.add(request.added + int64_t(row[kSubmitted]), request.cached);
       int64_t step = 0;
       for (const Piece& piece : works_[size_t(row[kWork])]) {
@@ -739,23 +758,34 @@ class Core {
     return drafting;
   }
 
-  Drafting draft(const std::vector<int32_t>& batch, const BatchSums& sums) const {
-    if (takes_works()) return draft_works(batch);
-    Drafting drafting{sums, {}, {}};
+  Drafting draft(const Decision& decision, const BatchSums& sums) const {
+    if (takes_works()) return draft_works(decision);
+    Drafting drafting{sums};
     const auto has_kv = [&](int32_t client) { return server_.rounds[client].cached > 0; };
-    drafting.has_drafted = settings_.drafts && std::all_of(batch.begin(), batch.end(), has_kv);
+    const bool all_go_on =
+        decision.computed.empty() && std::all_of(decision.batch.begin(), decision.batch.end(), has_kv);
+    drafting.has_drafted = settings_.drafts && (all_go_on || settings_.mixes_prompts);
     if (!drafting.has_drafted) return drafting;
     drafting.verified = {};
-    for (const int32_t client : batch) {
+    const auto forward = [&](int64_t step) -> BatchSums& {
+      while (int64_t(drafting.forwards.size()) <= step)
+        drafting.forwards.push_back({int64_t(drafting.forwards.size()), 0, {}});
+      return drafting.forwards[size_t(step)].sums;
+    };
+    for (size_t place = 0; place < decision.batch.size(); place++) {
+      const int32_t client = decision.batch[place];
       const double* row = devices_[client].row;
-      const int64_t steps = std::min(int64_t(row[kDrafted]), settings_.longest_draft);
-      const int64_t submitted = std::min(int64_t(row[kSubmitted]), settings_.longest_draft);
       const Waiting& request = server_.rounds[client];
-      for (int64_t step = int64_t(drafting.forwards.size()); step < steps; step++)
-        drafting.forwards.push_back({step, 0, {}});
-      for (int64_t step = 0; step < steps; step++) drafting.forwards[size_t(step)].sums.add(1, request.cached + step);
-      drafting.verified.add(request.added + submitted, request.cached);
+      const bool goes_on = request.cached && !is_in_part(decision, place);
+      const int64_t added = computed(decision, place), limit = goes_on ? settings_.longest_draft : 0;
+      const int64_t steps = std::min(int64_t(row[kDrafted]), limit);
+      const int64_t submitted = std::min(int64_t(row[kSubmitted]), limit);
+      // The first forward of what drafts reads the prompts too.
+      if (!goes_on) forward(0).add(added, request.cached);
+      for (int64_t step = 0; step < steps; step++) forward(step).add(1, request.cached + step);
+      drafting.verified.add(added + submitted, request.cached);
       drafting.longest = std::max(drafting.longest, submitted);
+      if (!all_go_on) drafting.submitted.push_back(submitted);
     }
     return drafting;
   }
@@ -790,27 +820,31 @@ class Core {
     return pieces;
   }
 
-  void start(std::vector<int32_t>&& batch, double now_s) {
+  void start(Decision&& decision, double now_s) {
+    const std::vector<int32_t>& batch = decision.batch;
     BatchSums sums;
     PythonSum added_s;
-    for (const int32_t client : batch) {
-      const Waiting& request = server_.rounds[client];
-      devices_[client].place = Place::kInBatch;
-      sums.add(request.added, request.cached);
+    int64_t answers = 0;
+    for (size_t place = 0; place < batch.size(); place++) {
+      const Waiting& request = server_.rounds[batch[place]];
+      devices_[batch[place]].place = Place::kInBatch;
+      sums.add(computed(decision, place), request.cached);
       added_s.add(request.isolated_s - settings_.idle_s);
+      answers += !is_in_part(decision, place);
     }
     waiting_count_ -= int64_t(batch.size());
-    const Drafting drafting = draft(batch, sums);
-    PyObject* times = called(
-        batch_s_, {PyFloat_FromDouble(now_s), counts_of(drafting.verified), forwards_of(drafting), alone_of(drafting)});
+    Drafting drafting = draft(decision, sums);
+    PyObject* times = called(batch_s_, {PyFloat_FromDouble(now_s), counts_of(drafting.verified), forwards_of(drafting),
+                                        alone_of(drafting), whole(answers)});
     double seconds, second;
     if (!PyArg_ParseTuple(times, "dd", &seconds, &second)) {
       Py_DECREF(times);
       throw PythonError();
     }
     Py_DECREF(times);
-    pin(batch, drafting);
-    const double batch_s = settings_.additive ? settings_.idle_s + added_s.value() : estimated(sums);
+    pin(decision, drafting);
+    const bool is_sum = settings_.additive && decision.computed.empty();
+    const double batch_s = is_sum ? settings_.idle_s + added_s.value() : estimated(sums);
     double ended_s = now_s + seconds;
     if (is_pipeline()) ended_s = enter_stages(now_s, seconds, second);
     else free_s_ = second;
@@ -823,12 +857,38 @@ class Core {
                           double(sums.cached)};
     batches_.add(row, make_room_);
     const double drafted = settings_.on_edge || takes_works() ? kInfinity : double(drafting.longest);
-    in_flight_.push_back({std::move(batch), now_s, ended_s, batches_.rows - 1, drafted});
+    in_flight_.push_back({std::move(decision.batch), now_s, ended_s, batches_.rows - 1, drafted,
+                          std::move(drafting.submitted), std::move(decision.computed)});
+  }
+
+  // Lets requests that were computed in part wait for the rest, and returns the batch without them.
+  InFlight requeue_chunks(InFlight&& ended) {
+    InFlight answered{{}, ended.started_s, ended.ended_s, ended.number, ended.drafted, {}, {}};
+    for (size_t place = 0; place < ended.clients.size(); place++) {
+      const int32_t client = ended.clients[place];
+      Waiting& request = server_.rounds[client];
+      const int64_t tokens = ended.computed[place];
+      if (tokens == request.added) {
+        answered.clients.push_back(client);
+        if (!ended.submitted.empty()) answered.submitted.push_back(ended.submitted[place]);
+        continue;
+      }
+      Device& device = devices_[client];
+      request.added -= tokens, request.cached += tokens, request.scheduled = false;
+      request.isolated_s = isolated_s_(request.added, request.cached);
+      device.at_server[2] = double(request.added), device.at_server[3] = double(request.cached);
+      device.cached = request.cached;
+      kv_used_ += device.cached - device.kv_tokens;
+      device.kv_tokens = device.cached;
+      enqueue(size_t(client));
+    }
+    return answered;
   }
 
   void complete() {
-    const InFlight ended = std::move(in_flight_.front());
+    InFlight ended = std::move(in_flight_.front());
     in_flight_.pop_front();
+    if (!ended.computed.empty()) ended = requeue_chunks(std::move(ended));
     const std::vector<int32_t>& batch = ended.clients;
     for (size_t i = 0; i < batch.size(); i++) {
       if (i + kAhead < batch.size()) {
@@ -838,7 +898,7 @@ class Core {
       const int32_t client = batch[i];
       Device& device = devices_[client];
       const double sent_s = device.sent_s, start_s = device.start_s, slo = of(kSlo, client);
-      conclude(client, ended.drafted);
+      conclude(client, ended.submitted.empty() ? ended.drafted : double(ended.submitted[i]));
       const double answered_s = ended.ended_s + device.row[kDownS], first_s = std::min(device.first_s, answered_s);
       const bool ends = device.row[kEnds] > 0;
       double round[17] = {double(client), slo,   double(ended.number), ended.started_s, ended.ended_s,
@@ -852,7 +912,8 @@ class Core {
                                    device.row[kPrompt], tokens, tokens};
         responses_.add(response, make_room_);
       }
-      if (settings_.keeps_kv) device.cached = ends ? 0 : int64_t(device.row[kContext] + device.row[kCommitted]) - 1;
+      const bool keeps_kv = settings_.keeps_kv && !ends;
+      device.cached = keeps_kv ? int64_t(device.row[kContext] + device.row[kCommitted]) - 1 : 0;
       kv_used_ += device.cached - device.kv_tokens;
       device.kv_tokens = device.cached;
       device.first_s = first_s;
@@ -888,6 +949,8 @@ class Core {
       case 5:
         return std::make_unique<WispPromise>(
             server_, PromiseOptions{options[0], options[1], options[2], options[3], options[4], options[5]});
+      case 6:
+        return std::make_unique<Chunked>(server_, int64_t(options[0]));
       default:
         throw InvalidArgument{"a scheduler that is not there"};
     }

@@ -130,10 +130,12 @@ class Batch {
   BatchSums sums_;
 };
 
-// The batch to verify now; if it is empty, `retry_s` is when to ask again unless a request arrives earlier.
+// The batch to verify now; if it is empty, `retry_s` is when to ask again unless a request arrives earlier. `computed`
+// are the tokens of each request that the batch computes; without any it computes all of every request.
 struct Decision {
   std::vector<int32_t> batch;
   double retry_s = std::numeric_limits<double>::infinity();
+  std::vector<int64_t> computed;
 };
 
 class Queue {
@@ -282,6 +284,79 @@ class PrefillFirst : public Queue {
   std::deque<int32_t> prompts_;
   std::vector<int32_t> running_;
   int64_t running_kv_tokens_ = 0;
+};
+
+class Chunked : public Queue {
+ public:
+  Chunked(Server& server, int64_t tokens) : Queue(server), tokens_(tokens), began_(server.rounds.size(), kNever) {}
+  void add(int32_t client) override {
+    if (round(client).cached) running_.push_back(client);
+    else prompts_.push_back(client);
+  }
+  void changed(int32_t client) override {
+    if (std::erase(running_, client)) prompts_.push_front(client);
+  }
+  Decision next_batch(double) override {
+    const std::vector<int32_t> fitting = fitting_requests();
+    Decision decision;
+    bool in_part = false;
+    const auto choose = [&](int32_t client, int64_t tokens) {
+      decision.batch.push_back(client);
+      decision.computed.push_back(tokens);
+      round(client).scheduled = true;
+      in_part = in_part || tokens < round(client).added;
+    };
+    int64_t free_tokens = tokens_, kv_tokens = 0;
+    for (const int32_t client : fitting) {
+      const int64_t tokens = std::min(round(client).added, free_tokens);
+      if (tokens) choose(client, tokens);
+      free_tokens -= tokens, kv_tokens += round(client).kv_tokens();
+    }
+    // No prompt may begin while a running request has to stand back for lack of memory or slots.
+    if (fitting.size() == running_.size()) {
+      int64_t free_slots = server_.max_requests - int64_t(running_.size());
+      while (!prompts_.empty() && free_tokens && free_slots) {
+        const int32_t client = prompts_.front();
+        kv_tokens += round(client).added;
+        if (double(kv_tokens) > server_.kv_tokens) break;
+        began_[size_t(client)] = order_++;
+        const int64_t tokens = std::min(round(client).added, free_tokens);
+        choose(client, tokens);
+        prompts_.pop_front();
+        free_tokens -= tokens, free_slots--;
+      }
+    }
+    std::erase_if(running_, [&](int32_t client) { return round(client).scheduled; });
+    if (!in_part) decision.computed.clear();
+    return decision;
+  }
+
+ private:
+  static constexpr int64_t kNever = -1;
+
+  // The first running requests, by when they began, whose KV fits into memory with what this step adds.
+  std::vector<int32_t> fitting_requests() {
+    for (const int32_t client : running_)
+      if (began_[size_t(client)] == kNever) began_[size_t(client)] = order_++;
+    std::vector<int32_t> fitting = running_;
+    std::sort(fitting.begin(), fitting.end(),
+              [&](int32_t one, int32_t other) { return began_[size_t(one)] < began_[size_t(other)]; });
+    fitting.resize(std::min(fitting.size(), size_t(server_.max_requests)));
+    const auto needed = [&](int32_t client) { return round(client).cached + std::min(round(client).added, tokens_); };
+    int64_t sum = 0;
+    for (const int32_t client : fitting) sum += needed(client);
+    while (double(sum) > server_.kv_tokens) {
+      sum -= needed(fitting.back());
+      fitting.pop_back();
+    }
+    return fitting;
+  }
+
+  const int64_t tokens_;
+  int64_t order_ = 0;
+  std::vector<int64_t> began_;  // The rank of each client by when its prompt began.
+  std::deque<int32_t> prompts_;
+  std::vector<int32_t> running_;
 };
 
 class WispPaper : public Queue {
