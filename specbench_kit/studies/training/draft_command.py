@@ -9,12 +9,7 @@ from specbench_kit.studies.training.distillation.options import (
     DraftTrainingSettings,
     TrainingPromptOptions,
 )
-from specbench_kit.studies.training.terminal import (
-    load_prompts,
-    print_training,
-    show_training,
-    tell_training,
-)
+from specbench_kit.studies.training.terminal import train_and_tell
 
 
 def train_draft(
@@ -24,18 +19,16 @@ def train_draft(
     as_json: Annotated[JsonOption, FIRST] = False,
 ) -> None:
     """Train the draft model, save it and print what it reaches on held-out prompts."""
-    from rich.console import Console
-
     from specbench_kit.cli.common import command_line
     from specbench_kit.studies.training import draft_training
 
-    console = Console(stderr=as_json)
     settings = options.make(argv=command_line())
-    dataset = load_prompts(settings, prompts, console)
-    with show_training() as (report, tell):
-        trained = draft_training.train_draft(settings, recipe, dataset, report, tell)
-    tell_training(
-        console, "draft", trained.folder, trained.summary["held_out"], trained.summary["live"]
+    train_and_tell(
+        "draft",
+        settings,
+        prompts,
+        lambda dataset, report, tell: draft_training.train_draft(
+            settings, recipe, dataset, report, tell
+        ),
+        as_json=as_json,
     )
-    if as_json:
-        print_training(trained.folder, trained.summary)

@@ -9,12 +9,7 @@ from specbench_kit.studies.training.distillation.options import (
     HeadTrainingSettings,
     TrainingPromptOptions,
 )
-from specbench_kit.studies.training.terminal import (
-    load_prompts,
-    print_training,
-    show_training,
-    tell_training,
-)
+from specbench_kit.studies.training.terminal import train_and_tell
 
 
 def train_head(
@@ -24,18 +19,16 @@ def train_head(
     as_json: Annotated[JsonOption, FIRST] = False,
 ) -> None:
     """Train the head, save it and print what it reaches on held-out prompts."""
-    from rich.console import Console
-
     from specbench_kit.cli.common import command_line
     from specbench_kit.studies.training import head_training
 
-    console = Console(stderr=as_json)
     settings = options.make(argv=command_line())
-    dataset = load_prompts(settings, prompts, console)
-    with show_training() as (report, tell):
-        trained = head_training.train_head(settings, recipe, dataset, report, tell)
-    tell_training(
-        console, "head", trained.folder, trained.summary["held_out"], trained.summary["live"]
+    train_and_tell(
+        "head",
+        settings,
+        prompts,
+        lambda dataset, report, tell: head_training.train_head(
+            settings, recipe, dataset, report, tell
+        ),
+        as_json=as_json,
     )
-    if as_json:
-        print_training(trained.folder, trained.summary)

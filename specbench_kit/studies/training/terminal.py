@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.cli.common import load_dataset, print_json, say, say_target
@@ -18,14 +17,38 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
-    from specbench_kit.studies.training.distillation.live import LiveResult
-    from specbench_kit.studies.training.distillation.study import HeldOutAcceptance
+    from specbench_kit.studies.training.distillation.study import TrainedDrafter
+
+Tell = Callable[[str], None]
+"""Prints a line above the bars."""
+Train = Callable[["LoadedDataset | None", ProgressCallback, Tell], "TrainedDrafter"]
+"""Trains on prompts, or on the trace that the settings name."""
 
 PROMPTS_WITHOUT_TIME = 2000
 """Prompts that are answered where neither their number nor the time is limited."""
 
 
-def load_prompts(
+def train_and_tell(
+    kind: str,
+    settings: DistillationSettings,
+    prompts: TrainingPromptOptions,
+    train: Train,
+    *,
+    as_json: bool,
+) -> None:
+    """Train what drafts, a `head` or a `draft`, and print what it reaches on held-out prompts."""
+    from rich.console import Console
+
+    console = Console(stderr=as_json)
+    dataset = _load_prompts(settings, prompts, console)
+    with _show_training() as (report, tell):
+        trained = train(dataset, report, tell)
+    _tell_training(console, kind, trained)
+    if as_json:
+        print_json({"run_dirs": [str(trained.folder)], "summary": trained.summary})
+
+
+def _load_prompts(
     settings: DistillationSettings, prompts: TrainingPromptOptions, console: "Console"
 ) -> "LoadedDataset | None":
     """Load the training prompts of all datasets; None if the settings name a trace. Say which
@@ -58,7 +81,7 @@ def load_prompts(
 
 
 @contextmanager
-def show_training() -> Iterator[tuple[ProgressCallback, Callable[[str], None]]]:
+def _show_training() -> Iterator[tuple[ProgressCallback, Tell]]:
     """Show bars of the steps, and print the lines of checkpoints above them, on stderr."""
     from specbench_kit.cli.progress import stepping_bar_with_lines
 
@@ -67,14 +90,9 @@ def show_training() -> Iterator[tuple[ProgressCallback, Callable[[str], None]]]:
         yield functions
 
 
-def tell_training(
-    console: "Console",
-    kind: str,
-    folder: Path,
-    held_out: "HeldOutAcceptance",
-    live: "LiveResult | None",
-) -> None:
+def _tell_training(console: "Console", kind: str, trained: "TrainedDrafter") -> None:
     """Print what a draft reached, live before anything computed on answers."""
+    live, held_out = trained.summary["live"], trained.summary["held_out"]
     if live is not None:
         rates = ", ".join(f"{rate:.0%}" for rate in live["acceptance"])
         say(
@@ -86,9 +104,4 @@ def tell_training(
         say(
             console, f"on held-out answers: {held_out['acceptance_length']} tokens per verification"
         )
-    say(console, f"{kind}: {folder}")
-
-
-def print_training(folder: Path, summary: object) -> None:
-    """Print the result as one line of JSON."""
-    print_json({"run_dirs": [str(folder)], "summary": summary})
+    say(console, f"{kind}: {trained.folder}")
