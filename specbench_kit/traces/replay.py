@@ -30,6 +30,7 @@ from specbench_kit.deployments.placing import (
 )
 from specbench_kit.methods.base import LONGEST_DRAFT, Method
 from specbench_kit.models.catalogue import ModelSource, locate
+from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.runs.document import RunFields
@@ -124,7 +125,7 @@ def recording_deployment(header: TraceHeader) -> Deployment:
         verifier=Endpoint(device, TableModel(header.verify_s), origin=origin),
         placement="server",
         predictor_s=header.statistics_s,
-        predictor_origin=str(header.run.get("statistics", "timed alone")),
+        predictor_origin=header.recording.statistics,
         cached_prompts=True,
         description="The machine that recorded the trace; prompts take no time.",
     )
@@ -180,15 +181,15 @@ def describe_replayed(method: Method, trace: TraceFile) -> RunFields:
     its prompts.
     """
     uses = method.uses()
-    seen = len(method.trained_on.intersection(trace.header.run.get("prompts") or ()))
+    seen = len(method.trained_on.intersection(trace.recording.prompts or ()))
     return {**({"uses": uses} if uses else {}), **({"seen_prompts": seen} if seen else {})}
 
 
 def recorded_pair(trace: TraceFile) -> PairHashes:
     """Return the target and the first model that the trace's drafter forwards."""
     models = parse_drafter(trace.header.drafter).models
-    draft = trace.provenance("models", models[0], "hash") if models else NO_DRAFT_MODEL
-    return PairHashes(trace.provenance("models", "target", "hash"), draft)
+    draft = trace.model_hash(models[0]) if models else NO_DRAFT_MODEL
+    return PairHashes(trace.model_hash("target"), draft)
 
 
 def takes_recorded_drafter(method: Method, header: TraceHeader) -> bool:
@@ -381,10 +382,10 @@ def identify_pair(target: str, draft: str) -> PairHashes:
 
 def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:
     """Raise SkitError if the trace was recorded with another pair."""
-    models = trace.header.run.get("models") or {}
-    recorded = [models.get(role) or {} for role in ("target", "draft")]
-    if [model.get("hash") for model in recorded] != [pair.target, pair.draft]:
-        names = " and ".join(str(model.get("name", "an unnamed model")) for model in recorded)
+    models = trace.recording.models
+    recorded = [models.get(role) or ModelDescription() for role in ("target", "draft")]
+    if [model.hash for model in recorded] != [pair.target, pair.draft]:
+        names = " and ".join(model.name or "an unnamed model" for model in recorded)
         raise SkitError(
             f"the trace {trace.path} was recorded with other models ({names}): "
             "name them with --target and --draft, or record a trace with these"

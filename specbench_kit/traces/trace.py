@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,15 +13,16 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import require_readable
 from specbench_kit.core.plain_text import first_line, one_line_texts
 from specbench_kit.core.repeated_prompts import passes_for, repeated_id
-from specbench_kit.core.typed_json import Count, convert, parse
+from specbench_kit.core.typed_json import Count, JsonObject, convert, parse
 from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
-from specbench_kit.runs.document import ImportedFile, TraceReference
+from specbench_kit.runs.document import TraceReference
 from specbench_kit.traces.candidate_trees import CandidateColumns
 from specbench_kit.traces.library import trace_file
 from specbench_kit.traces.reading_aids import METADATA as AIDS
 from specbench_kit.traces.reading_aids import ReadingAids
+from specbench_kit.traces.recorded_run import RecordedRun
 
 if TYPE_CHECKING:
     import pyarrow
@@ -47,6 +48,7 @@ ALTERNATIVES = {
 }
 """Parts that a trace may lack, and what to do if one is needed."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,10 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Times are those of the recording machine, at the lower quartile: `draft_s` of one draft step,
     `verify_s[n]` of a verification of n drafted tokens, and `statistics_s` of scoring one token
-    without the score itself (`run["statistics"]` says how that was timed). `run` is provenance in
-    the form of `run.json`. Prompt, output and draft of a request had room for `capacity` tokens; a
-    trace without it knows each answer only as far as it goes.
+    without the score itself (`recording.statistics` says how that was timed). `run` is what the
+    file says of the run that recorded it, in the form of `run.json`; `recording` reads it. Prompt,
+    output and draft of a request had room for `capacity` tokens; a trace without it knows each
+    answer only as far as it goes.
 
     `lacks` names parts that are not recorded. Without draft statistics, `statistics` is [offsets, max_draft, 0];
     without token ids, only the numbers of tokens are true, and which drafted ones are right; without step times, all
@@ -105,7 +108,7 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_draft: Count
     draft_s: Seconds
     verify_s: tuple[Seconds, ...]
-    run: dict[str, Any]
+    run: JsonObject
     statistics_s: Seconds = 0.0
     capacity: Count | None = None
     lacks: tuple[str, ...] = ()
@@ -114,6 +117,11 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state_layers: tuple[Count, ...] = ()
     state_bytes: Count = 0
     trees: tuple[str, ...] = ()
+
+    @property
+    def recording(self) -> RecordedRun:
+        """What `run` says."""
+        return RecordedRun.read(self.run)
 
     def token_limit(self, trace: RequestTrace) -> int:
         """Return how many tokens a request had room for when it was recorded, or as many as are
@@ -153,6 +161,7 @@ class TraceFile:
                 f"cannot read the trace {path}: {first_line(error)}; record it with skit record"
             ) from error
         self.header = _read_header(path, self._file.schema_arrow)
+        self.recording = self.header.recording
         self.aids = _read_aids(path, self._file.metadata.metadata or {})
         self.recorded = int(self._file.metadata.num_rows)
         """The number of requests that the file holds."""
@@ -238,30 +247,34 @@ class TraceFile:
         """Return what `run.json` stores of the trace: its hash, the tool it was imported from, and
         its licence.
         """
-        imported = None
-        if isinstance(source := self.header.run.get("imported"), Mapping):
-            notes = source.get("notes")
-            notes = list(map(str, notes)) if isinstance(notes, list) else []
-            imported = ImportedFile(str(source.get("tool")), notes)
         return TraceReference(
             file=self.path.name,
             sha256=provenance.hash_file(self.path),
-            imported=imported,
+            imported=self.recording.imported,
             licence=self.header.licence or None,
         )
 
-    def provenance(self, *keys: str) -> Any:
-        """Return the entry of the header's provenance under these keys, each inside the one
-        before.
+    def known(self, value: T | None, name: str) -> T:
+        """Return something that the trace says of its recording; raise SkitError where it does
+        not say it.
         """
-        entry: object = self.header.run
-        for key in keys:
-            if not isinstance(entry, dict) or key not in entry:
-                raise SkitError(
-                    f"the trace {self.path} does not say its {' '.join(keys)}: record it again"
-                )
-            entry = entry[key]
-        return entry
+        if value is None:
+            raise SkitError(f"the trace {self.path} does not say its {name}: record it again")
+        return value
+
+    def model_hash(self, role: str) -> str:
+        """Return the hash of the model with this role."""
+        return self.known(self.recording.model_hash(role), f"models {role} hash")
+
+    def model_name(self, role: str) -> str:
+        """Return the name of the model with this role."""
+        model = self.recording.models.get(role)
+        return self.known(model.name if model else None, f"models {role} name")
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """The most tokens that an answer could have; None for an imported trace."""
+        return self.recording.config.max_new_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +412,7 @@ def _read_aids(path: Path, metadata: Mapping[bytes, bytes]) -> ReadingAids | Non
 
 def _convert_header(content: object) -> TraceHeader:
     header = convert(TraceHeader, content)
+    header.recording  # noqa: B018  # what is of a wrong type is found before anything reads it
     if unknown := set(header.lacks) - set(ALTERNATIVES):
         raise ValueError(f"it lacks {min(unknown)}, which is unknown")
     if len(header.verify_s) <= header.max_draft or not header.max_draft:

@@ -46,7 +46,7 @@ def test_a_trace_holds_all_tasks_of_the_pair_that_it_is_named_after(
     assert trace.header.licence == bundled_traces()[name].licence
     assert pair.draft is not None
     for role, model in (("target", pair.target), ("draft", pair.draft)):
-        assert trace.provenance("models", role, "gguf_sha256") == model.sha256
+        assert trace.recording.models[role].gguf_sha256 == model.sha256
     requests = list(trace)
     assert {request.category for request in requests} == tasks
     assert len({request.request_id for request in requests}) == len(requests)
@@ -55,7 +55,7 @@ def test_a_trace_holds_all_tasks_of_the_pair_that_it_is_named_after(
 
 @pytest.mark.parametrize("name", [REPORTS, LONG])
 def test_nothing_is_reported_on_that_something_was_tuned_on(name: str) -> None:
-    tuning, reports = (TraceFile(Path(trace)).provenance("prompts") for trace in (TUNING, name))
+    tuning, reports = (TraceFile(Path(trace)).recording.prompts for trace in (TUNING, name))
     assert tuning
     assert reports
     assert not set(tuning) & set(reports)

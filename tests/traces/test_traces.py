@@ -335,6 +335,12 @@ def with_header(path: Path, **changes: object) -> Path:
         ({"capacity": -5}, "capacity must be a whole number >= 0, not -5"),
         ({"capacity": "long"}, "capacity must be a whole number or null"),
         ({"run": []}, "run must be an object"),
+        ({"run": {"dataset": 5}}, "dataset must be an object, not 5"),
+        (
+            {"run": {"models": {"target": "big"}}},
+            r"models\[...\] must be an object or null, not text",
+        ),
+        ({"run": {"prompts": "all"}}, "prompts must be a list or null"),
         ({"lacks": ["colour"]}, "it lacks colour, which is unknown"),
         ({"licence": 3}, "licence must be text or null"),
         ({"colour": "blue"}, "damaged: its header cannot be read"),

@@ -15,7 +15,8 @@ from msgspec import structs
 from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.option import recorded_values
-from specbench_kit.core.typed_json import Written, stated
+from specbench_kit.core.typed_json import stated
+from specbench_kit.datasets.description import DatasetDescription
 from specbench_kit.datasets.tool_calls import Tools
 from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import RequestRecord
@@ -69,7 +70,7 @@ def with_recorded_target(settings: BenchSettings, trace: Path) -> BenchSettings:
     """Return the settings with the target whose answers a trace holds, for which tuned options may
     be bundled.
     """
-    name = str(TraceFile(trace).provenance("models", "target", "name"))
+    name = TraceFile(trace).model_name("target")
     is_pair = name.startswith(f"{BUNDLED}/")
     return replace(settings, target=name.removesuffix("/target") if is_pair else name)
 
@@ -91,7 +92,7 @@ def bench_replay(
     if settings.tuned is not None:
         settings = with_recorded_target(settings, path)
     trace = TraceFile(path, settings.limit, settings.fewest_requests)
-    trace.provenance("dataset", "name")
+    trace.known(trace.recording.dataset.name, "dataset name")
     tool_answers = _tool_answers(trace)
     deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run
@@ -248,6 +249,7 @@ class _Replays:
         self, spec: str, method: Method, timeline: Timeline | None = None
     ) -> Iterator[RequestRecord]:
         """Yield the records of a method, each with the seconds of its request at every end."""
+        aids = self._trace.aids
         at_ends = self._prepared(spec)
         # Rounds are the same everywhere if the tokens alone decide, by a rule that is the same
         # everywhere.
@@ -259,6 +261,8 @@ class _Replays:
         for record in self._progress.count(spec, replayed):
             if not is_same:
                 record.ends_s = [at_end[record.request_id] for at_end in seconds]
+            if aids is not None:
+                record.text = aids.decode(record.output_ids, skip_special_tokens=True)
             yield record
 
     def _prepared(self, spec: str) -> list[Method]:
@@ -293,21 +297,17 @@ class _Replays:
         ends: Sequence[Deployment] = (),
     ) -> Iterator[RequestRecord]:
         settings = self._settings
-        trace = self._trace
         try:
-            for record in replay(
+            yield from replay(
                 method,
-                trace.header,
-                trace,
+                self._trace.header,
+                self._trace,
                 deployment=deployment,
                 batch_size=settings.batch_size,
                 seed=settings.seed,
                 timeline=timeline,
                 ends=ends,
-            ):
-                if trace.aids is not None:
-                    record.text = trace.aids.decode(record.output_ids, skip_special_tokens=True)
-                yield record
+            )
         except MethodError:
             raise
         except SkitError as error:
@@ -333,12 +333,12 @@ class _ProgressCounter:
             yield record
 
 
-def dataset_of(trace: TraceFile) -> Written:
+def dataset_of(trace: TraceFile) -> DatasetDescription:
     """Return what the trace says of its dataset, with the number of prompts that are replayed under
     a limit.
     """
-    dataset = dict(trace.provenance("dataset"))
-    if len(trace) == trace.recorded * trace.passes or not dataset.get("count"):
+    dataset = trace.recording.dataset
+    if len(trace) == trace.recorded * trace.passes or not dataset.count:
         return dataset
     dialogues = Dialogues()
     prompts = len(
@@ -349,26 +349,22 @@ def dataset_of(trace: TraceFile) -> Written:
     )
     # The header counts the chat messages of all prompts together: of some of them it is known if
     # all are or none is.
-    chat = {dataset["count"]: prompts, 0: 0}.get(dataset.get("chat"))
-    return {
-        **dataset,
-        "count": prompts,
-        "total": dataset.get("total") or dataset["count"],
-        "chat": chat,
-    }
+    chat = None if dataset.chat is None else {dataset.count: prompts, 0: 0}.get(dataset.chat)
+    total = dataset.total or dataset.count
+    return structs.replace(dataset, count=prompts, total=total, chat=chat)
 
 
 def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> RunFields:
     """Return the content of `run.json` that all methods share."""
     return {
-        "dataset": dataset_of(trace),
-        "models": trace.provenance("models"),
+        "dataset": stated(dataset_of(trace)),
+        "models": stated(trace.recording.models),
         "config": {
             **recorded_values(settings),
-            "max_new_tokens": trace.provenance("config", "max_new_tokens"),
+            "max_new_tokens": trace.max_new_tokens,
             "effective_batch_size": settings.batch_size,
             "baseline": settings.baseline,
-            "dtype": trace.provenance("config", "dtype"),
+            "dtype": trace.recording.config.dtype,
         },
         **describe_time(deployment),
         **describe_range((name for name, _ in corners(deployment)), DECIDED_ANEW),

@@ -81,7 +81,7 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
     trace.header.require(TOKEN_IDS, "skit load sends drafted tokens")
     address = ServerAddress(settings.server, settings)
     # The server refuses a trace that was recorded with another target than its own.
-    connection = address.connect(model_hash=str(trace.provenance("models", "target", "hash")))
+    connection = address.connect(model_hash=trace.model_hash("target"))
     welcome = connection.welcome
     if max(settings.devices) > welcome.limits.slots:
         raise SkitError(
@@ -293,8 +293,8 @@ def _describe(
     return {
         "command": "load",
         "time_kind": "measured",
-        "dataset": trace.header.run.get("dataset"),
-        "models": trace.header.run.get("models") or {},
+        "dataset": stated(trace.recording.dataset),
+        "models": stated(trace.recording.models),
         "config": config,
         "server": stated(ServerReference(welcome.server, welcome.scheduler, welcome.device)),
         "deployment": describe(deployment),

@@ -41,7 +41,6 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.profilers.steps import measure_statistics, measure_steps
 from specbench_kit.reports.sections import machine as machine_wording
 from specbench_kit.runs import provenance
-from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.runs.parts import KeptParts
@@ -206,8 +205,8 @@ class TreeMethods:
         """Return the methods for the pair of a trace, each as often as it differs between the
         deployments.
         """
-        models = header.run["models"]
-        pair = PairHashes(models["target"]["hash"], models["draft"]["hash"])
+        hashes = [header.recording.model_hash(role) for role in ("target", "draft")]
+        pair = PairHashes(*(found or "" for found in hashes))
         # No round is left to a server, since any round may be drafted on another deployment.
         places = [
             replace(environment(pair, deployment), server_decodes=False)
@@ -344,7 +343,7 @@ def record(
         resumable = bool(missing) and not drafting.depends_on_order
         if not resumable:
             unfinished.remove()
-        warnings = machine_wording.warnings(RunDescription.read(header.run))
+        warnings = machine_wording.warnings(header.recording)
         return RecordedTrace(path, requests, offsets, failed, len(names), resumable, warnings)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import FileReading
-from specbench_kit.core.typed_json import Written
+from specbench_kit.core.typed_json import Written, stated
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.fields import endpoint_of, parse_field
 from specbench_kit.deployments.in_stages import in_stages, require_even
@@ -227,7 +227,8 @@ class ScenarioBuilder:
             facts = RunDirectory.open(Path(series.acceptance).expanduser()).run
             models, dataset = facts.get("models"), facts.get("dataset")
         else:
-            models, dataset = (trace.header.run.get(name) for name in ("models", "dataset"))
+            models = stated(trace.recording.models)
+            dataset = stated(trace.recording.dataset) or None
             from specbench_kit.traces.replay import describe_replayed, prepare_for_replay
 
             method = parse_method(fit_spec(series.method, trace.header))

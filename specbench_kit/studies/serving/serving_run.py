@@ -18,7 +18,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import described_readings
 from specbench_kit.core.option import OptionValues
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.core.typed_json import Written
+from specbench_kit.core.typed_json import Written, stated
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.methods.spec import parse_method
@@ -61,6 +61,7 @@ from specbench_kit.studies.serving.summary import (
     ServingSummary,
     SimulationSummary,
 )
+from specbench_kit.traces.recorded_run import RecordedRun
 
 FEW_DEVICE_S = 20_000.0
 """Seconds of devices that take less than a second to simulate."""
@@ -222,7 +223,7 @@ class ServingRun:
             preset = describe_preset(self.chosen.name, self.chosen.preset)
             summary.published = compare_published(self.chosen.preset, flat_rows(summary))
         series = self.settings.series()
-        recorded = builder.trace.header.run if builder.trace else {}
+        recorded = builder.trace.recording if builder.trace else RecordedRun()
         lowered: dict[str, LoweredOption] = {}
         for entry in series:
             lowered |= builder.lowered_limits(entry)
@@ -230,8 +231,8 @@ class ServingRun:
             "command": kind.command,
             "preset": preset,
             "time_kind": "modelled",
-            "dataset": recorded.get("dataset"),
-            "models": recorded.get("models") or {},
+            "dataset": stated(recorded.dataset) or None,
+            "models": stated(recorded.models),
             "config": self.settings.described(),
             "series": [_describe_series(entry, builder) for entry in series],
             "deployment": describe(builder.deployment(series[0])),

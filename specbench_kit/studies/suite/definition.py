@@ -157,7 +157,7 @@ class Suite:
         trace = TraceFile(Path(table.trace))
         changed = f"the trace {table.trace} is not the one of suite {self.table.name}: install specbench-kit again"
         require(provenance.hash_file(trace.path) == table.sha256, changed)
-        require(trace.provenance("dataset", "digest") == table.prompts, changed)
+        require(trace.recording.dataset.digest == table.prompts, changed)
         return trace
 
     def requests(self, pair: str) -> list[RequestTrace]:

@@ -228,11 +228,12 @@ def measure_servers(
     require(dataset.digest == suite.table.pairs[pair].prompts, changed)
     if suite.quick:
         dataset = replace(dataset, prompts=dataset.prompts[::QUICK_STEP])
+    trace = suite.trace(pair)
     settings = AbSettings(
         servers=tuple(servers),
         dataset=str(path),
         repeats=1,
-        max_new_tokens=suite.trace(pair).provenance("config", "max_new_tokens"),
+        max_new_tokens=trace.known(trace.max_new_tokens, "config max_new_tokens"),
         seed=suite.table.seed,
         out=out,
         argv=tuple(argv),

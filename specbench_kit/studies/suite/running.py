@@ -268,7 +268,7 @@ def _replayed(
     requests = suite.requests(pair)
     named = parse_method(fit_spec(spec, trace.header))
     method = prepare_for_replay(named, trace, deployment, batch_size, server_decodes=server_decodes)
-    _require_unseen(method, trace.provenance("prompts"))
+    _require_unseen(method, trace.known(trace.recording.prompts, "prompts"))
     log = WorkLog()
     replayed = replay(
         method,

@@ -108,12 +108,10 @@ def _describe(
     assert deployment is not None
     inputs: RunFields
     if trace is not None:
-        dtype = trace.header.run["config"]["dtype"]
+        dtype = trace.recording.config.dtype
         inputs = {
-            "dataset": dataset_of(trace)
-            if trace.header.run.get("dataset")
-            else {"name": trace.path.stem},
-            "models": trace.header.run["models"],
+            "dataset": stated(dataset_of(trace)) or {"name": trace.path.stem},
+            "models": stated(trace.recording.models),
             "trace": stated(trace.describe()),
             "requests": len(trace),
             **lowered_limits(

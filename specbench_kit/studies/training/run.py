@@ -150,7 +150,7 @@ def _folder(
 
 
 def _dataset_of(trace: TraceFile) -> dict[str, Any]:
-    return trace.header.run.get("dataset") or {"name": trace.path.stem}
+    return stated(trace.recording.dataset) or {"name": trace.path.stem}
 
 
 def _finish(
@@ -168,7 +168,7 @@ def _finish(
     run = _describe(trace, settings, failed)
     summary = summarise(experiment, repeats)
     training = {name: run[name] for name in ("dataset", "models", "trace", "config", "versions")}
-    training["prompts"] = trace.header.run.get("prompts")
+    training["prompts"] = trace.recording.prompts
     disturbed = disturbances(read_machine(run.get("machine")))
     if disturbed:
         training |= {"disturbed": disturbed, "forced": settings.force}
@@ -193,11 +193,11 @@ def _describe(trace: TraceFile, settings: PredictorTrainingSettings, failed: int
 
     `machine` are the readings of the machine while the steps were timed, if thresholds are chosen by these times.
     """
-    machine = trace.header.run.get("machine", []) if settings.timed_here else []
+    machine = stated(trace.recording.machine) if settings.timed_here else []
     return {
         "command": "train-predictor",
         "dataset": _dataset_of(trace),
-        "models": trace.header.run["models"],
+        "models": stated(trace.recording.models),
         "trace": stated(trace.describe()),
         "config": settings.described(),
         "requests": {"recorded": len(trace), "failed": failed},
@@ -300,7 +300,8 @@ class DecisionCost(NamedTuple):
         if not header.statistics_s:
             return cls(0.0, "")
         timed = recording_deployment(header).predictor_origin
-        cpu = (header.run.get("hardware") or {}).get("cpu", "some machine")
+        hardware = header.recording.hardware
+        cpu = (hardware and hardware.cpu) or "some machine"
         return cls(header.statistics_s, f"{timed} on {cpu}, and a score timed alone")
 
     def decision_s(self, trained: TrainedFamily) -> float:

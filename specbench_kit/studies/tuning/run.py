@@ -22,7 +22,7 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.study import RUN, command_of, finish
 from specbench_kit.runs import provenance
 from specbench_kit.runs.document import RunFields
-from specbench_kit.runs.machine.limits import disturbances, read_machine
+from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.studies.tuned_options import (
     TunedDraft,
     TunedMethod,
@@ -93,8 +93,8 @@ def _describe(settings: TuningSettings, tuned: TunedOptions) -> RunFields:
     lowered = tuned.run.get("lowered_limits")
     run: RunFields = {
         "command": TUNING.command,
-        "dataset": trace.provenance("dataset"),
-        "models": trace.provenance("models"),
+        "dataset": stated(trace.recording.dataset),
+        "models": stated(trace.recording.models),
         **({"lowered_limits": lowered} if lowered else {}),
         "trace": stated(trace.describe()),
         "config": {
@@ -204,8 +204,8 @@ def _tune(
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
     lowered = lowered_limits(tuned, trace.header).get("lowered_limits")
     run: TunedTrace = {
-        "dataset": trace.provenance("dataset"),
-        "models": trace.provenance("models"),
+        "dataset": stated(trace.recording.dataset),
+        "models": stated(trace.recording.models),
         "requests": len(tuner.choosing) + len(tuner.test),
         "trace": provenance.hash_file(trace.path),
         "seed": settings.seed,
@@ -264,13 +264,13 @@ class _Tuner:
         """What disturbed the machine while the steps of the trace were timed; empty if nothing
         did.
         """
-        found = disturbances(read_machine(self.trace.header.run.get("machine")))
+        found = disturbances(self.trace.recording.machine)
         return [f"{self.trace.path.name}: {line}" for line in found]
 
     @property
     def draft(self) -> str:
         """The name of the draft model, which says how it is computed if not as its file has it."""
-        return str(self.trace.provenance("models", "draft", "name"))
+        return self.trace.model_name("draft")
 
     def choose(self, name: str, report: ProgressCallback) -> TunedMethod:
         """Return the best candidate; candidates that the trace cannot serve are skipped."""

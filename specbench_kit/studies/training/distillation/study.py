@@ -236,13 +236,15 @@ class Distillation:
         assert path is not None
         trace = TraceFile(path)
         trace.header.require(TOKEN_IDS, "a draft learns from the text of answers")
-        if trace.provenance("models", "target", "hash") != self.target_hash:
+        if trace.model_hash("target") != self.target_hash:
             raise SkitError(
                 f"the trace {path} holds answers of another target: name it with --target"
             )
         digest = provenance.hash_file(path)
-        self.sources = {name: trace.header.run.get(name) for name in ("dataset", "prompts")} | {
-            "trace": digest
+        self.sources = {
+            "dataset": stated(trace.recording.dataset) or None,
+            "prompts": trace.recording.prompts,
+            "trace": digest,
         }
         store = self._open(digest)
         answered = store.answered()
