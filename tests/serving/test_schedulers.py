@@ -12,6 +12,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import BatchSums, InteractionModel, LatencyModel, TableModel
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
+from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import (
     BatchBuilder,
@@ -157,6 +158,28 @@ def test_in_pieces_or_at_once_the_same_tokens_are_computed() -> None:
     ]
     last_s = pieces.batches["ended_s"][59] - at_once.batches["ended_s"][0]
     assert first_s[0] - first_s[1] == pytest.approx(last_s)
+
+
+def test_a_server_without_kv_computes_all_of_every_round_though_in_pieces() -> None:
+    """What it computed of one round in pieces is no KV of the next one, of another response least of all."""
+    scene = scenario("sled", 4, scheduler="chunked:tokens=64", source=iid(0.6, 4))
+    result = simulate(scene)
+    rounds, batches = result.rounds, result.batches
+    verified = np.isfinite(rounds["ended_s"])
+    order = np.lexsort((rounds["ended_s"], rounds["response"], rounds["client"]))
+    order = order[verified[order]]
+    names = ("client", "response", "committed", "submitted")
+    client, response, committed, submitted = (rounds[name][order] for name in names)
+    begins = np.flatnonzero(
+        (np.diff(client, prepend=-1) != 0) | (np.diff(response, prepend=-1) != 0)
+    )
+    before = np.cumsum(committed) - committed
+    before = before - np.repeat(before[begins], np.diff(begins, append=len(before)))
+    needed = (60 + before + submitted).sum()
+    assert len(begins) > 20
+    # Rounds that are under way at the end are computed in part.
+    longest = 4 * (60 + 40 + 4)
+    assert needed <= batches["new"].sum() <= needed + longest
 
 
 @pytest.mark.parametrize("drafting", ["wisp-cache", "adaspec", "centralized"])
