@@ -30,9 +30,9 @@ UNSTEADY = 0.1
 """Spread of repeats from which a reader is warned."""
 
 
-def _different_lengths(rows: Mapping[str, MethodRow]) -> list[str]:
-    """Return a line if sampled answers differ in length, which speedups do not count as a gain or a
-    loss.
+def _different_lengths(comparison: Comparison, rows: Mapping[str, MethodRow]) -> list[str]:
+    """Return a line if answers differ in length, which speedups do not count as a gain or a loss,
+    and why they do.
     """
     apart = {label: row for label, row in rows.items() if row.time_ratio and row.speedup}
     if not apart:
@@ -44,8 +44,14 @@ def _different_lengths(rows: Mapping[str, MethodRow]) -> list[str]:
         ),
     )
     row = apart[label]
+    configs = [run.fields.config for run in comparison.runs]
+    reasons = [
+        *(["they were sampled"] if any(config.temperature for config in configs) else []),
+        *(["verification is lossy"] if any(config.lossy for config in configs) else []),
+    ]
+    why = " and ".join(reasons) or "their texts do"
     return [
-        f"ANSWERS DIFFER IN LENGTH: they were sampled, so that speedups are of times per token. By total times "
+        f"ANSWERS DIFFER IN LENGTH: {why}, so that speedups are of times per token. By total times "
         f"{code(label)} would be {times(row.time_ratio)} where it is {times(row.speedup)}."
     ]
 
@@ -81,7 +87,7 @@ def cautions(comparison: Comparison) -> list[str]:
     lines += derived_range.of_comparison(comparison)
     reference = comparison.reference
     lines += server_only(comparison)
-    lines += _different_lengths(rows)
+    lines += _different_lengths(comparison, rows)
     lines += _on_the_server(comparison)
     spread = max(
         (row.repeat_spread for row in rows.values() if row.repeat_spread is not None), default=0.0
