@@ -118,9 +118,9 @@ def bench(
         try:
             campaign.run(progress or _silent)
         except MethodError:
-            campaign.conclude()  # the other methods went on, and have their reports
+            campaign.write_results()  # the other methods went on, and have their reports
             raise
-        return _result(campaign.conclude(), campaign.bench.prepared.left_out)
+        return _result(campaign.write_results(), campaign.bench.prepared.left_out)
 
 
 @_with_effect("bench", trace="replay")

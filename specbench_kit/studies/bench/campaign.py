@@ -31,7 +31,7 @@ class Campaign:
     """The benchmarks of several datasets with one pair of models.
 
     Every run directory exists before anything is decoded, so that `--resume` finds all runs of one
-    command. Close the campaign after `conclude`, since a server is asked about outputs that differ;
+    command. Close the campaign after `write_results`, since a server is asked about outputs that differ;
     `with Campaign(...)` does. `turn` says which of several processes this is.
     """
 
@@ -103,7 +103,7 @@ class Campaign:
             before += benchmark.planned
         self.bench.require_whole()
 
-    def conclude(self, progress: CountCallback = untold) -> list[Conclusion]:
+    def write_results(self, progress: CountCallback = untold) -> list[Conclusion]:
         """Write the summaries and reports of every run, whole or partial; progress counts runs over
         all datasets.
         """
@@ -114,7 +114,7 @@ class Campaign:
             progress(len(conclusions) + done, planned)
 
         for benchmark in self.benchmarks:
-            conclusions += benchmark.conclude(report_total)
+            conclusions += benchmark.write_results(report_total)
         return conclusions
 
     def __enter__(self) -> Self:

@@ -96,7 +96,7 @@ def bench(
         with _prepare(settings, sources, console) as campaign:
             left_out = campaign.bench.prepared.left_out
             problem = _decode(campaign, console)
-            conclusions = _conclude(campaign)
+            conclusions = _write_results(campaign)
         if isinstance(problem, Interrupted) and not conclusions:
             raise problem
     if isinstance(problem, MethodError) and not any(
@@ -214,14 +214,14 @@ def _decode(campaign: "Campaign", console: "Console") -> SkitError | None:
     return None
 
 
-def _conclude(campaign: "Campaign") -> "list[Conclusion]":
+def _write_results(campaign: "Campaign") -> "list[Conclusion]":
     """Check outputs and write reports, under a bar: a large model that is asked anew takes
     minutes.
     """
     from specbench_kit.cli.progress import counting_bar
 
     with counting_bar("checking outputs", transient=True) as report:
-        return campaign.conclude(report)
+        return campaign.write_results(report)
 
 
 def _report(

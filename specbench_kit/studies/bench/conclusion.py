@@ -107,7 +107,7 @@ class Conclusion:
         return BENCH.study(compare([run], decode=decode)) if run.records else None
 
 
-def conclude(
+def judge_and_write(
     runs: Sequence[RunDirectory],
     output_judge: OutputJudge,
     decode: Decode | None,

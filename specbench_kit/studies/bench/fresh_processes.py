@@ -178,7 +178,7 @@ def _decode(
             problem = str(error)
         if problem is None and turn.number < settings.processes - 1:
             return ProcessOutcome(has_worked, broken=broken)
-        folders = tuple(conclusion.directory.path for conclusion in campaign.conclude())
+        folders = tuple(conclusion.directory.path for conclusion in campaign.write_results())
         return ProcessOutcome(
             has_worked, folders, campaign.bench.prepared.left_out, problem, broken, interrupted
         )

@@ -41,7 +41,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunFields
 from specbench_kit.studies.bench.choice import chosen, describe_choice, describe_tuning, usable
-from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
+from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, judge_and_write
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import Progress, ends_alone
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -82,7 +82,7 @@ def bench_replay(
     report: Callable[[Progress], None],
     tell: Callable[[str], object] = lambda _: None,
 ) -> Replayed:
-    """Replay every method on the trace `path`, one after the other, and conclude as a live
+    """Replay every method on the trace `path`, one after the other, and write results as a live
     benchmark does.
 
     Methods of `all` that cannot be replayed are left out, and those whose drafts grow beyond what
@@ -189,7 +189,9 @@ def bench_replay(
         return RunRequests(RequestGroup(run.records() if len(runs) > 1 else records), plain)
 
     decode = trace.aids.decode if trace.aids is not None else None
-    conclusions = conclude(finished, ReplayOutputJudge(), decode, read, tool_answers=tool_answers)
+    conclusions = judge_and_write(
+        finished, ReplayOutputJudge(), decode, read, tool_answers=tool_answers
+    )
     return Replayed(conclusions, left_out, lost)
 
 

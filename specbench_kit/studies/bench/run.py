@@ -24,7 +24,7 @@ from specbench_kit.studies.bench.beside_lanes import (
     MachineMonitor,
     ServerOnly,
 )
-from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
+from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, judge_and_write
 from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
 from specbench_kit.studies.bench.lanes import MethodLane, Progress, Sink, ends_alone, run_in_turns
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
@@ -53,7 +53,7 @@ class ProcessTurn:
 
 
 class Benchmark:
-    """Methods over one dataset: `run` decodes what is not yet on disk, `conclude` reports on what
+    """Methods over one dataset: `run` decodes what is not yet on disk, `write_results` reports on what
     is.
 
     Benchmarks of several datasets share one workbench; each is given the workbench and its own run
@@ -199,7 +199,7 @@ class Benchmark:
                 decided={"share": share, "requests": done, "planned": self._requests}, requests=done
             )
 
-    def conclude(self, progress: CountCallback = untold) -> list[Conclusion]:
+    def write_results(self, progress: CountCallback = untold) -> list[Conclusion]:
         """Write the summaries and reports of every run, whole or partial; progress counts runs."""
         tokenizer = self.bench.pair.tokenizer
         for exports in self.exports.values():
@@ -209,7 +209,7 @@ class Benchmark:
             for run in runs:
                 run.amend(left_out={**run.document.left_out, **self.bench.failures()})
         answers = gold_answers(self.bench, self.dataset)
-        conclusions = conclude(
+        conclusions = judge_and_write(
             runs,
             self.bench.output_judge,
             tokenizer.decode,

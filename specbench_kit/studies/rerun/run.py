@@ -214,7 +214,7 @@ def _decode(
         benchmark = Benchmark(settings, dataset, bench, runs)
         benchmark.run(report)
         bench.require_whole()
-        return benchmark.conclude()[0]
+        return benchmark.write_results()[0]
     finally:
         bench.close()
 

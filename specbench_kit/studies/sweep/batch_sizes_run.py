@@ -59,7 +59,7 @@ def run_curves(
         else:
             with Campaign(sized, [source], lambda *_: None) as campaign:
                 campaign.run(report)
-                conclusions = campaign.conclude()
+                conclusions = campaign.write_results()
                 missing = campaign.bench.prepared.left_out
         left_out |= missing
         committed |= {

@@ -364,7 +364,7 @@ def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) ->
     first = Benchmark(settings, dataset)
     with pytest.raises(KeyboardInterrupt):
         first.run(interrupt)
-    first.conclude()
+    first.write_results()
     (run,) = (tmp_path / "out").iterdir()
     assert "1 of 1 finished requests" in (run / "tokens/index.html").read_text()
     resumed = Benchmark(
@@ -372,7 +372,7 @@ def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) ->
         dataset,
     )
     resumed.run(lambda _: None)
-    resumed.conclude()
+    resumed.write_results()
     assert "3 of 3 finished requests" in (run / "tokens/index.html").read_text()
 
 

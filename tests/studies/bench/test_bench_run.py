@@ -59,7 +59,7 @@ def test_a_policy_that_fails_in_its_warm_up_ends_alone(
         MethodError, match=r"^Breaking: .*not drafted.*, during warm-up; the other methods went on$"
     ):
         benchmark.bench.require_whole()
-    counts = [conclusion.summary.requests.finished for conclusion in benchmark.conclude()]
+    counts = [conclusion.summary.requests.finished for conclusion in benchmark.write_results()]
     assert counts == [0, 8]
 
 
@@ -82,7 +82,7 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "oracle:max_draft=3", batch_size=3))
     reported: list[Progress] = []
     benchmark.run(reported.append)
-    conclusions = benchmark.conclude()
+    conclusions = benchmark.write_results()
     fixed, oracle = (conclusion.summary for conclusion in conclusions)
     assert [progress.done for progress in reported] == list(range(1, 13))
     assert {progress.planned for progress in reported} == {12}
@@ -122,7 +122,7 @@ def test_the_metrics_of_requests_are_computed_once_for_summary_page_and_table(
     of_run = ("per_makespan", "idle_shares")
     for name in (*own, *beside, *of_run):
         monkeypatch.setattr(method_metrics, name, counting(name))
-    joint = report_jointly(tmp_path, benchmark.conclude())
+    joint = report_jointly(tmp_path, benchmark.write_results())
     # All requests and two categories, of the baseline and of both methods; a baseline is not held
     # against itself, and only all requests have a makespan.
     assert computed == {
@@ -149,7 +149,7 @@ def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(
     )
     benchmark = prepare(few_token_settings)
     benchmark.run(no_report)
-    (conclusion,) = benchmark.conclude()
+    (conclusion,) = benchmark.write_results()
     acceptance = conclusion.summary.sampling.acceptance
     assert acceptance.places > 50
     assert acceptance.expected_rate < 0.5
@@ -166,7 +166,7 @@ def test_a_lossy_rule_that_shows_in_sampled_outputs_is_not_called_wrong(
         settings(tiny, tmp_path, "fixed-k:k=4", temperature=1.5, lossy=rule, max_new_tokens=100)
     )
     benchmark.run(no_report)
-    (conclusion,) = benchmark.conclude()
+    (conclusion,) = benchmark.write_results()
     sampling = conclusion.summary.sampling
     assert sampling.consistent is False
     assert sampling.lossy
@@ -199,7 +199,7 @@ def test_a_pipeline_decodes_as_many_requests_at_once_as_others(
         )
     )
     benchmark.run(no_report)
-    fixed, piped = (conclusion.directory for conclusion in benchmark.conclude())
+    fixed, piped = (conclusion.directory for conclusion in benchmark.write_results())
     assert [run.run["config"]["effective_batch_size"] for run in (fixed, piped)] == [3, 3]
     assert "EFFECTIVELY" not in (piped.path / "report.md").read_text()
     compared = compare(load_runs([fixed.path, piped.path])[0])
@@ -209,7 +209,7 @@ def test_a_pipeline_decodes_as_many_requests_at_once_as_others(
 def test_a_named_autoregressive_run_is_the_others_baseline(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", "autoregressive", baseline=False))
     benchmark.run(no_report)
-    fixed, plain = benchmark.conclude()
+    fixed, plain = benchmark.write_results()
     assert fixed.directory.run["config"]["baseline"] is True
     assert fixed.directory.baseline_records() == plain.directory.records()
     assert fixed.summary.lossless.compared == 4
@@ -219,7 +219,7 @@ def test_a_named_autoregressive_run_is_the_others_baseline(tiny: TinyPair, tmp_p
 def test_without_baseline_nothing_is_compared(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", baseline=False))
     benchmark.run(no_report)
-    (conclusion,) = benchmark.conclude()
+    (conclusion,) = benchmark.write_results()
     assert conclusion.directory.run["config"]["baseline"] is False
     assert conclusion.summary.baseline is conclusion.summary.lossless is None
     assert not (conclusion.directory.path / "baseline.jsonl").exists()
@@ -267,7 +267,7 @@ def test_a_long_template_and_garbled_answers_find_room(
     options = settings(tiny, tmp_path, "fixed-k", batch_size=batch_size, target=str(target))
     benchmark = prepare(options, DIALOGUES)
     benchmark.run(no_report)
-    (conclusion,) = benchmark.conclude()
+    (conclusion,) = benchmark.write_results()
     assert conclusion.summary.requests == RequestCounts(6, 6, 0)
     records = conclusion.directory.records()
     assert all(len(r.output_ids) == 12 or r.finish_reason == "eos" for r in records)
@@ -295,7 +295,7 @@ def test_an_interrupted_batch_is_still_checked_for_losslessness(
     baseline = read_rows(run.path / "baseline.jsonl")
     baseline[0]["output_ids"][3] ^= 1
     write_rows(run.path / "baseline.jsonl", *baseline)
-    (conclusion,) = benchmark.conclude()
+    (conclusion,) = benchmark.write_results()
     assert conclusion.summary.partial is True
     assert conclusion.summary.requests == RequestCounts(4, 2, 0)
     assert [d.position for d in conclusion.summary.lossless.divergences] == [3]
@@ -303,7 +303,7 @@ def test_an_interrupted_batch_is_still_checked_for_losslessness(
 
 def test_a_run_without_any_finished_request_has_a_report(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k"))
-    (conclusion,) = benchmark.conclude()
+    (conclusion,) = benchmark.write_results()
     assert conclusion.summary.requests.finished == 0
     report = (conclusion.directory.path / "report.md").read_text()
     assert "PARTIAL RUN: 0 of 4 requests finished." in report
@@ -315,21 +315,21 @@ def test_a_method_that_had_finished_is_resumed_with_one_that_had_not(
     options = settings(tiny, tmp_path, "fixed-k", "threshold", batch_size=4)
     benchmark = prepare(options)
     interrupt(benchmark, after=9)
-    assert [c.summary.partial for c in benchmark.conclude()] == [False, True]
+    assert [c.summary.partial for c in benchmark.write_results()] == [False, True]
     resumed = prepare(replace(options, resume=True))
     assert resumed.runs == benchmark.runs
     resumed.run(no_report)
-    assert [c.summary.partial for c in resumed.conclude()] == [False, False]
+    assert [c.summary.partial for c in resumed.write_results()] == [False, False]
     with pytest.raises(SkitError, match="no unfinished run with these settings"):
         prepare(replace(options, resume=True))
 
 
 def test_a_run_without_an_answer_is_resumed_as_a_new_one(tiny: TinyPair, tmp_path: Path) -> None:
     options = settings(tiny, tmp_path, "fixed-k")
-    prepare(options).conclude()
+    prepare(options).write_results()
     resumed = prepare(replace(options, resume=True))
     resumed.run(no_report)
-    (conclusion,) = resumed.conclude()
+    (conclusion,) = resumed.write_results()
     assert "resumptions" not in conclusion.directory.run
     assert conclusion.summary.overall.throughput is not None
 
@@ -361,7 +361,7 @@ def test_checking_outputs_counts_the_runs_of_all_datasets(tiny: TinyPair, tmp_pa
     told: list[tuple[int, int]] = []
     with Campaign(asked, datasets, lambda *_: None) as campaign:
         campaign.run(no_report)
-        conclusions = campaign.conclude(lambda *counts: told.append(counts))
+        conclusions = campaign.write_results(lambda *counts: told.append(counts))
     assert len(conclusions) == 4
     assert told == [(done, 4) for done in range(4)]
 
@@ -375,17 +375,17 @@ def test_a_run_whose_report_could_not_be_written_can_be_resumed(
     blocked = benchmark.runs["threshold"].path / "report.md"
     blocked.mkdir()
     with pytest.raises(SkitError, match=r"cannot write the report in"):
-        benchmark.conclude()
+        benchmark.write_results()
     blocked.rmdir()
     resumed = prepare(replace(options, resume=True))
     resumed.run(no_report)
-    assert [conclusion.summary.partial for conclusion in resumed.conclude()] == [False, False]
+    assert [conclusion.summary.partial for conclusion in resumed.write_results()] == [False, False]
 
 
 def test_the_summary_on_disk_is_the_one_returned(tiny: TinyPair, tmp_path: Path) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "threshold"))
     benchmark.run(no_report)
-    (conclusion,) = benchmark.conclude()
+    (conclusion,) = benchmark.write_results()
     assert read_object(conclusion.directory.path / "summary.json") == json.loads(
         to_json(conclusion.summary)
     )
@@ -419,7 +419,7 @@ def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(
     folder = confidence_predictor(tmp_path / "deep" / "mine", pair, threshold=0.03)
     benchmark = prepare(settings(tiny, tmp_path, f"wisp:predictor={folder},max_draft=3"))
     benchmark.run(no_report)
-    (conclusion,) = benchmark.conclude()
+    (conclusion,) = benchmark.write_results()
     run = conclusion.directory
     assert run.run["method"] == conclusion.summary.method == "wisp:predictor=mine,max_draft=3"
     used = run.run["uses"]["predictor"]
@@ -442,7 +442,7 @@ def test_a_conversation_with_tools_is_told_by_turn_and_by_kind(
     rows = [{"id": f"t{i}", "messages": messages, "tools": [{"name": "add"}]} for i in range(2)]
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=2", "prompt-lookup"), rows)
     benchmark.run(no_report)
-    conclusions = benchmark.conclude()
+    conclusions = benchmark.write_results()
     for conclusion in conclusions:
         told = conclusion.summary.tool_calls
         assert told is not None

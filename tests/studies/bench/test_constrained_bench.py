@@ -70,7 +70,7 @@ def prepare(asked: BenchSettings, rows: Rows = QUESTIONS) -> Benchmark:
 def decoded(asked: BenchSettings, rows: Rows = QUESTIONS) -> list[Conclusion]:
     benchmark = prepare(asked, rows)
     benchmark.run(lambda _: None)
-    return benchmark.conclude()
+    return benchmark.write_results()
 
 
 def texts(conclusion: Conclusion) -> dict[str, str]:

@@ -39,7 +39,7 @@ def test_every_request_is_asked_again_with_the_same_answer(tiny: TinyPair, tmp_p
     assert [progress.method for progress in reported[:11]] == [
         name for turn in turns for name in turn
     ]
-    for conclusion in benchmark.conclude():
+    for conclusion in benchmark.write_results():
         records = conclusion.directory.records()
         names = [f"d{number}/{turn}" for number in range(2) for turn in (1, 2, 3)]
         assert [record.key for record in records] == [

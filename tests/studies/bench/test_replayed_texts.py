@@ -71,7 +71,7 @@ def test_conversations_with_tools_are_told_as_by_decoding(tiny: TinyPair, tmp_pa
     settings.out.mkdir()
     benchmark = Benchmark(settings, conversations(tmp_path))
     benchmark.run(no_report)
-    decoded = benchmark.conclude()
+    decoded = benchmark.write_results()
     of_trace = BenchSettings(METHODS, out=tmp_path / "replayed", deployment=DEPLOYMENT)
     replayed, *_ = bench_replay(of_trace, trace.path, no_report)
     for live, again in zip(decoded, replayed, strict=True):
