@@ -325,7 +325,7 @@ class _Rounds:
         verified = {name: column[self.verified] for name, column in table.items()}
         servers = verifying_servers(result, verified)
         new, cached = (verified[name].astype(np.int64) for name in ("new", "cached"))
-        # One number for each shape: rows of an array are compared fifty times as slowly.
+        # One number for each shape, since numbers are sorted far faster than rows of an array.
         pool = scenario.pool
         widest = 1 + int(cached.max(initial=0))
         numbers = (new * widest + cached) * len(pool) + servers

@@ -49,7 +49,7 @@ def _different_lengths(comparison: Comparison, rows: Mapping[str, MethodRow]) ->
         *(["they were sampled"] if any(config.temperature for config in configs) else []),
         *(["verification is lossy"] if any(config.lossy for config in configs) else []),
     ]
-    why = " and ".join(reasons) or "their texts do"
+    why = " and ".join(reasons) or "outputs are not the same"
     return [
         f"ANSWERS DIFFER IN LENGTH: {why}, so that speedups are of times per token. By total times "
         f"{code(label)} would be {times(row.time_ratio)} where it is {times(row.speedup)}."

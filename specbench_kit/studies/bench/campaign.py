@@ -31,8 +31,8 @@ class Campaign:
     """The benchmarks of several datasets with one pair of models.
 
     Every run directory exists before anything is decoded, so that `--resume` finds all runs of one
-    command. Close the campaign after `write_results`, since a server is asked about outputs that differ;
-    `with Campaign(...)` does. `turn` says which of several processes this is.
+    command. Close the campaign after `write_results`, since a server is asked about outputs that
+    differ; `with Campaign(...)` does. `turn` says which of several processes this is.
     """
 
     def __init__(

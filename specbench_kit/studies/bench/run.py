@@ -53,8 +53,8 @@ class ProcessTurn:
 
 
 class Benchmark:
-    """Methods over one dataset: `run` decodes what is not yet on disk, `write_results` reports on what
-    is.
+    """Methods over one dataset: `run` decodes what is not yet on disk, `write_results` reports on
+    what is.
 
     Benchmarks of several datasets share one workbench; each is given the workbench and its own run
     directories.
