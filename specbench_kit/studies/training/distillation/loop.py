@@ -155,7 +155,7 @@ def _processor_is_faster_in_bf16() -> bool:
 
     No name tells: tiles (AMX) are fast, AVX512-BF16 is on Zen 5 (four times) and hardly on Intel's
     cores, and without either bf16 is computed slowly by conversion. A small product tells that in
-    a few milliseconds, where the large one takes a second.
+    a tenth of a second, where the large one takes several.
     """
     return _speed_of_bf16(rows=4) > 1 / MUCH_FASTER and _speed_of_bf16(rows=512) > MUCH_FASTER
 
