@@ -30,7 +30,6 @@ from specbench_kit.deployments.placing import (
 )
 from specbench_kit.methods.base import LONGEST_DRAFT, Method
 from specbench_kit.models.catalogue import ModelSource, locate
-from specbench_kit.models.description import ModelDescription
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.runs.document import RunFields
@@ -188,8 +187,12 @@ def describe_replayed(method: Method, trace: TraceFile) -> RunFields:
 def recorded_pair(trace: TraceFile) -> PairHashes:
     """Return the target and the first model that the trace's drafter forwards."""
     models = parse_drafter(trace.header.drafter).models
-    draft = trace.model_hash(models[0]) if models else NO_DRAFT_MODEL
-    return PairHashes(trace.model_hash("target"), draft)
+
+    def hash_of(role: str) -> str:
+        """Return a model's hash, or nothing of a trace of another tool, which knows names alone."""
+        return "" if trace.recording.imported else trace.model_hash(role)
+
+    return PairHashes(hash_of("target"), hash_of(models[0]) if models else NO_DRAFT_MODEL)
 
 
 def takes_recorded_drafter(method: Method, header: TraceHeader) -> bool:
@@ -382,10 +385,9 @@ def identify_pair(target: str, draft: str) -> PairHashes:
 
 def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:
     """Raise SkitError if the trace was recorded with another pair."""
-    models = trace.recording.models
-    recorded = [models.get(role) or ModelDescription() for role in ("target", "draft")]
-    if [model.hash for model in recorded] != [pair.target, pair.draft]:
-        names = " and ".join(model.name or "an unnamed model" for model in recorded)
+    recorded = [trace.recording.model_hash(role) for role in ("target", "draft")]
+    if recorded != [pair.target, pair.draft]:
+        names = " and ".join(trace.model_name(role) for role in ("target", "draft"))
         raise SkitError(
             f"the trace {trace.path} was recorded with other models ({names}): "
             "name them with --target and --draft, or record a trace with these"

@@ -49,6 +49,7 @@ ALTERNATIVES = {
 """Parts that a trace may lack, and what to do if one is needed."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 T = TypeVar("T")
+UNNAMED = "an unnamed model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +268,9 @@ class TraceFile:
         return self.known(self.recording.model_hash(role), f"models {role} hash")
 
     def model_name(self, role: str) -> str:
-        """Return the name of the model with this role."""
+        """Return the name of the model with this role, which an imported trace may not know."""
         model = self.recording.models.get(role)
-        return self.known(model.name if model else None, f"models {role} name")
+        return (model and model.name) or UNNAMED
 
     @property
     def max_new_tokens(self) -> int | None:
