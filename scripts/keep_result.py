@@ -3,11 +3,13 @@
     python scripts/keep_result.py build/pair/reports/wan/20261129T102649Z-bench-... results/reference/pair/wan
 
 Numbers have nine significant digits, beyond which processors differ in how they add up, and the file is compressed.
+A corpus that a method reads is named by its file alone: the folders are of the machine that decoded.
 """
 
 import argparse
 import json
 import lzma
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,24 @@ from specbench_kit.reports.study import RUN
 from specbench_kit.runs.folder import to_json, write_text
 from specbench_kit.studies.kinds import studies_in
 
+CORPUS = re.compile(r"(corpus=)[^,)\s]*/")
+
 
 def rounded(value: Any) -> Any:
-    """Return a JSON value whose numbers have no more digits than those of report.csv."""
+    """Return a JSON value whose numbers have no more digits than those of report.csv, and whose
+    specs and labels name a corpus without its folders.
+    """
     if isinstance(value, float):
         return float(f"{value:.{CSV_DIGITS}g}")
+    if isinstance(value, str):
+        return CORPUS.sub(r"\1", value)
     if isinstance(value, dict):
-        return {key: rounded(inner) for key, inner in value.items()}
+        return {
+            rounded(key): Path(inner).name
+            if key == "corpus" and isinstance(inner, str)
+            else rounded(inner)
+            for key, inner in value.items()
+        }
     return [rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
