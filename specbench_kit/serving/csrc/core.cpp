@@ -453,10 +453,9 @@ class Core {
       device.cursor = source.next[size_t(index)];
     } else {
       const int64_t place = source.by_context ? device.context : device.context - device.prompt;
-      const auto& begins = source.begins;
-      const int64_t row =
-          begins.empty() ? 0 : std::upper_bound(begins.begin(), begins.end(), place) - begins.begin() - 1;
-      const auto cumulative = source.cumulative.begin() + row * source.count;
+      const auto& from = source.begins;
+      const int64_t rates = from.empty() ? 0 : std::upper_bound(from.begin(), from.end(), place) - from.begin() - 1;
+      const auto cumulative = source.cumulative.begin() + rates * source.count;
       index = std::upper_bound(cumulative, cumulative + source.count, drawn) - cumulative;
       index = std::min(index, source.count - 1);
     }
@@ -760,7 +759,8 @@ class Core {
 
   Drafting draft(const Decision& decision, const BatchSums& sums) const {
     if (takes_works()) return draft_works(decision);
-    Drafting drafting{sums};
+    Drafting drafting;
+    drafting.verified = sums;
     const auto has_kv = [&](int32_t client) { return server_.rounds[client].cached > 0; };
     const bool all_go_on =
         decision.computed.empty() && std::all_of(decision.batch.begin(), decision.batch.end(), has_kv);

@@ -135,7 +135,7 @@ class Batch {
 struct Decision {
   std::vector<int32_t> batch;
   double retry_s = std::numeric_limits<double>::infinity();
-  std::vector<int64_t> computed;
+  std::vector<int64_t> computed = {};
 };
 
 class Queue {
