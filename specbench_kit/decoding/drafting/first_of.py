@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from torch import Tensor
 
@@ -55,16 +55,17 @@ class FirstOfDrafting(Drafting):
     recordable = True
 
     def __post_init__(self) -> None:
-        require(self.match >= 1, f"first-of: match must be at least 1, not {self.match}")
+        kind = self.display_name
+        require(self.match >= 1, f"{kind}: match must be at least 1, not {self.match}")
         names = [member.display_name for member in self.members]
-        require(bool(names), "first-of: all members are none: name at least one drafter")
+        require(bool(names), f"{kind}: all members are none: name at least one drafter")
         for member in self.members:
             if member.display_name not in (HEAD, MODEL) and not isinstance(member, LookUp):
                 raise SkitError(
-                    f"first-of: '{member.display_name}' cannot be a member: name a look-up, head or model"
+                    f"{kind}: '{member.display_name}' cannot be a member: name a look-up, head or model"
                 )
         require(
-            len(set(names)) == len(names), f"first-of: members must differ, not {', '.join(names)}"
+            len(set(names)) == len(names), f"{kind}: members must differ, not {', '.join(names)}"
         )
 
     @property
@@ -81,7 +82,7 @@ class FirstOfDrafting(Drafting):
     def models(self) -> tuple[str, ...]:
         return tuple(name for member in self.members for name in member.models)
 
-    def resolved(self, exists: Callable[[str], bool]) -> "FirstOfDrafting":
+    def resolved(self, exists: Callable[[str], bool]) -> Self:
         chosen = HEAD if exists(named(AUTO)) else MODEL if exists(DRAFT) else NONE
         first, second, third = (
             chosen if name == AUTO else name for name in (self.first, self.second, self.third)
@@ -89,8 +90,11 @@ class FirstOfDrafting(Drafting):
         return replace(self, first=first, second=second, third=third)
 
     def source(self, parts: DrafterParts) -> "FirstOfDrafter":
-        members = [_Member(member.display_name, member.source(parts)) for member in self.members]
-        return FirstOfDrafter(members, parts.clock)
+        return FirstOfDrafter(self.display_name, self.sources(parts), parts.clock)
+
+    def sources(self, parts: DrafterParts) -> "list[Member]":
+        """Return the drafters of all members, in order of trust."""
+        return [Member(member.display_name, member.source(parts)) for member in self.members]
 
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
         return [layer for member in self.members for layer in member.layers(models)]
@@ -109,7 +113,7 @@ class FirstOfDrafting(Drafting):
 
 
 @dataclass
-class _Member:
+class Member:
     """A drafter with its own drafts of this round, which its tokens are copied from."""
 
     name: str
@@ -120,7 +124,10 @@ class _Member:
     """What it has computed since this list was read."""
 
     def __post_init__(self) -> None:
-        self._is_model = isinstance(self.drafter, ModelDrafter)
+        self.is_model = isinstance(self.drafter, ModelDrafter)
+        """True of a model or head, whose tokens take a forward each."""
+        self.reads_states = self.is_model and self.name == HEAD
+        """True of a head, which reads the target's hidden states in place of the prompt."""
         if isinstance(self.drafter, ModelDrafter):
             self.drafter.on_forward = self._note
 
@@ -133,16 +140,35 @@ class _Member:
         """Append the member's next token to each chain, and return the drafts that got one."""
         if not drafts:
             return []
-        own_drafts = [self.drafts[draft.request_id] for draft in drafts]
-        grown_ids = {own.request_id for own in self.drafter.extend(own_drafts)}
+        ahead_ids = {draft.request_id for draft in drafts if self._is_ahead(draft)}
+        behind = [draft for draft in drafts if draft.request_id not in ahead_ids]
+        grown_ids = ahead_ids | {draft.request_id for draft in self.look_ahead(behind)}
         grown = [draft for draft in drafts if draft.request_id in grown_ids]
         for draft in grown:
             own = self.drafts[draft.request_id].tree
             draft.tree.add(own.tokens[own.last], draft.tree.last, *own.source(own.last))
             draft.tree.drafter = self.name
-        if grown and not self._is_model:
+        if grown and not self.is_model:
             self.forwards.append(Forwarded(self.name, "draft", dict.fromkeys(grown_ids, (1, 0))))
         return grown
+
+    def look_ahead(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Draft the member's next token without appending it to the chains, and return the drafts
+        for which there is one.
+        """
+        if not drafts:
+            return []
+        own_drafts = [self.drafts[draft.request_id] for draft in drafts]
+        grown_ids = {own.request_id for own in self.drafter.extend(own_drafts)}
+        return [draft for draft in drafts if draft.request_id in grown_ids]
+
+    def next_probability(self, draft: Draft) -> float:
+        """Return the member's own probability of the token that it looked ahead to."""
+        own = self.drafts[draft.request_id].tree
+        return own.probability(own.last)
+
+    def _is_ahead(self, draft: Draft) -> bool:
+        return len(self.drafts[draft.request_id].tree) > len(draft.tree)
 
     def _note(self, phase: Phase, rows: Mapping[str, Row]) -> None:
         """Note a forward of a model."""
@@ -166,10 +192,10 @@ class FirstOfDrafter(ChainDrafter):
     it drafts again.
     """
 
-    def __init__(self, members: Sequence[_Member], clock: Clock) -> None:
-        super().__init__("first-of", clock)
+    def __init__(self, name: str, members: Sequence[Member], clock: Clock) -> None:
+        super().__init__(name, clock)
         self._members = members
-        self._sources: dict[str, _Member] = {}
+        self._sources: dict[str, Member] = {}
         """The members that draft in this round, by request, as far as the first token was
         drafted.
         """
