@@ -61,7 +61,7 @@ class Devices:
             self._delays = LinkDelays(scenario.network, self.table.fleet, on_edge=self._on_edge)
         fleet = self.table.fleet
         submitted = np.array([kind.source.typical.submitted for kind in fleet.kinds])[fleet.kind]
-        self._typical_new = 1 + np.rint(submitted) * self._on_edge
+        self.typical_new: Floats = 1 + np.rint(submitted) * self._on_edge
         self.slo = self.table.slo
         self.cached = np.zeros(count, dtype=np.int64)
         """Tokens of each device's session that the server holds in KV."""
@@ -126,7 +126,7 @@ class Devices:
         routers.
         """
         if self._keeps_kv:
-            self.at_server[devices, 2] = self._typical_new[devices]
+            self.at_server[devices, 2] = self.typical_new[devices]
             self.at_server[devices, 3] = self.cached[devices]
 
     def evict(self, device: int) -> None:

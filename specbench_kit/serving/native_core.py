@@ -1,9 +1,10 @@
-"""The event loop of one server in compiled code, with the results of the loop in Python to the last
+"""The event loop of servers in compiled code, with the results of the loop in Python to the last
 digit.
 
-It knows pipelines of stages, the built-in schedulers but one, drafting on devices, on the server as
-far as each round says, or nowhere, and devices' own links. `Simulation` runs all other scenes, and
-all scenes where csrc/core.cpp was not compiled.
+It knows pipelines of stages, pools of servers that fail and come back, the built-in routers and
+schedulers but one, drafting on devices, on the server as far as each round says, or nowhere, and
+devices' own links. `Simulation` runs all other scenes, and all scenes where csrc/core.cpp was not
+compiled.
 """
 
 import ctypes
@@ -28,7 +29,14 @@ from specbench_kit.serving.execution import (
     SummedExecution,
     VerificationOnly,
 )
-from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, ColumnTable
+from specbench_kit.serving.pool_spec import availability_changes
+from specbench_kit.serving.result import (
+    BATCH_COLUMNS,
+    RESPONSE_COLUMNS,
+    ROUND_COLUMNS,
+    SERVER_COLUMN,
+    ColumnTable,
+)
 from specbench_kit.serving.round_sources import (
     PositionRates,
     RatesByPlace,
@@ -37,6 +45,11 @@ from specbench_kit.serving.round_sources import (
     place_of,
 )
 from specbench_kit.serving.round_table import RoundRows, RoundTable
+from specbench_kit.serving.routers.base import Router
+from specbench_kit.serving.routers.least_work import LeastWork
+from specbench_kit.serving.routers.round_robin import RoundRobin
+from specbench_kit.serving.routers.session_affinity import SessionAffinity, weight
+from specbench_kit.serving.routers.shortest_expected_time import ShortestExpectedTime
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Scheduler
 from specbench_kit.serving.schedulers.chunked import Chunked
@@ -58,7 +71,9 @@ SCHEDULERS: tuple[type[Scheduler], ...] = (
     Chunked,
 )
 """In the order of their numbers in core.cpp."""
-TABLES = (ROUND_COLUMNS, RESPONSE_COLUMNS, BATCH_COLUMNS)
+ROUTERS: tuple[type[Router], ...] = (RoundRobin, SessionAffinity, LeastWork, ShortestExpectedTime)
+"""In the order of their numbers there."""
+TABLES = (ROUND_COLUMNS, RESPONSE_COLUMNS, (*BATCH_COLUMNS, SERVER_COLUMN))
 FEWEST_ROWS = 1000
 ROUNDS_PER_S = 4
 MOST_ROUNDS_AT_FIRST = 1 << 22
@@ -81,28 +96,40 @@ class Settings(ctypes.Structure):
     _fields_ = [
         *(
             (name, c_int64)
-            for name in (
-                "devices",
-                "on_edge",
-                "speculates",
-                "keeps_kv",
-                "admits",
-                "lru",
-                "additive",
-            )
+            for name in ("devices", "on_edge", "speculates", "keeps_kv", "scheduler", "has_jitter")
         ),
-        *(
-            (name, c_int64)
-            for name in ("scheduler", "max_requests", "has_jitter", "token_bytes", "stages")
-        ),
-        *((name, c_int64) for name in ("drafts", "mixes_prompts", "longest_draft", "row_fields")),
-        *((name, c_double) for name in ("kv_tokens", "kv_capacity", "longest_response", "idle_s")),
+        *((name, c_int64) for name in ("token_bytes", "drafts", "mixes_prompts", "row_fields")),
+        *((name, c_int64) for name in ("is_pool", "router", "routes_rounds")),
+        ("longest_response", c_double),
         ("options", c_double * 6),
     ]
 
 
-INTERFACE = 3
+class ServerSettings(ctypes.Structure):
+    """The structure `ServerSettings` of core.cpp."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("admits", "lru", "additive", "max_requests", "stages")),
+        ("longest_draft", c_int64),
+        *((name, c_double) for name in ("kv_tokens", "kv_capacity", "idle_s")),
+    ]
+
+
+INTERFACE = 4
 """The number of what `make` and `run` of core.cpp take and return: it changes with them."""
+
+
+class ServerParts(NamedTuple):
+    """What the core knows of a server; core.cpp reads the fields by their names, and calls the
+    functions.
+    """
+
+    settings: ServerSettings
+    isolated_s: Callable[..., float]
+    batch_s: Callable[..., tuple[float, float]]
+    estimated_s: Callable[..., float]
+    ended: Callable[[float, int], float]
+    restarted: Callable[[float], float]
 
 
 class CoreParts(NamedTuple):
@@ -121,19 +148,32 @@ class CoreParts(NamedTuple):
     """The tables of the source of each kind, and whether it goes by the context's length."""
     pieces: Integers
     """The pieces of recorded work of a server that drafts by it, one after the other."""
+    servers: Sequence[ServerParts]
+    changes: Floats
+    """When a server fails (0) or comes back (1): time, server and which of both, [changes, 3]."""
+    ranks: Integers
+    """The order in which each device prefers servers, by its hash, [devices, servers]."""
     draft_s: Callable[[int, int, int, int], float]
-    isolated_s: Callable[..., float]
     requests: Callable[[int], Floats]
-    batch_s: Callable[..., tuple[float, float]]
-    estimated_s: Callable[..., float]
     check_lengths: Callable[[int, int], None]
     make_room: Callable[[int, int], tuple[int, int]]
-    ended: Callable[[float, int], float]
+
+
+class ServerCounts(NamedTuple):
+    """What the loop counted of a server so far."""
+
+    refusals: int
+    evictions: int
+    peak_kv_tokens: int
+    idle_waiting_s: float
+    idle_since_s: float
+    moved: int
+    lost: int
 
 
 @dataclass(frozen=True, slots=True)
 class CoreFigures:
-    """What the loop counted so far, and the clients whose rounds are at the server, in the order of
+    """What the loop counted so far, and the clients whose rounds are at a server, in the order of
     the result.
     """
 
@@ -141,11 +181,7 @@ class CoreFigures:
     responses: int
     batches: int
     events: int
-    refusals: int
-    evictions: int
-    peak_kv_tokens: int
-    idle_waiting_s: float
-    idle_since_s: float
+    servers: list[ServerCounts]
     unanswered: list[int]
 
 
@@ -223,10 +259,13 @@ class NativeCore:
     """The compiled loop of one simulation; `run` goes on where it stopped."""
 
     def __init__(
-        self, library: CoreLibrary, scenario: Scenario, server: SimulatedServer, devices: Devices
+        self,
+        library: CoreLibrary,
+        scenario: Scenario,
+        servers: Sequence[SimulatedServer],
+        devices: Devices,
     ) -> None:
         self._library = library
-        self._server = server
         self._devices = devices
         # Memory that is not written to costs nothing, but a table that grows is copied.
         first_rows = min(
@@ -237,14 +276,8 @@ class NativeCore:
         table = devices.table
         everyone = np.arange(scenario.devices)
         previous_s = np.zeros(scenario.devices)
-        execution = cast("SummedExecution", server.execution)
         sources = [kind.source for kind in table.fleet.kinds]
-        is_pipeline = server.stages > 1
-        works = (
-            server.execution
-            if isinstance(server.execution, RoundDrafting) and scenario.source.works
-            else None
-        )
+        works = _works(scenario, servers[0])
 
         def requests(number: int) -> Floats:
             """Return the requests with this number: arrival, gap, prompt, output, cursor: [5,
@@ -273,41 +306,6 @@ class NativeCore:
                 else times.draft_s(steps, missing, cached)
             )
 
-        def batch_s(
-            now_s: float,
-            counts: Counts,
-            forwards: Sequence[tuple[int, Counts]] | None,
-            alone: Sequence[AlonePiece],
-            answers: int,
-        ) -> tuple[float, float]:
-            """Return how long a batch takes that starts now and ends with so many answers, and from
-            when on the next one may start.
-
-            Of a pipeline it is how long the transfers between its stages take instead.
-            """
-            sums = BatchSums(*counts)
-            size = sums.requests
-            drafted = (
-                None
-                if forwards is None
-                else [(model, BatchSums(*forward)) for model, forward in forwards]
-            )
-            if works is not None and drafted is not None:
-                isolated_s = works.seconds_of_works(sums, alone, drafted)
-            else:
-                isolated_s = execution.seconds(
-                    sums, None if drafted is None else [forward for _, forward in drafted]
-                )
-            seconds = server.overhead.verification_s(isolated_s, size, now_s)
-            if is_pipeline:
-                return seconds, server.transfers_s(sums.linear, seconds, isolated_s)
-            return seconds, ended(now_s + seconds, answers)
-
-        def ended(ended_s: float, answers: int) -> float:
-            """Note the end of a batch; return from when on the processor can start the next one."""
-            server.overhead.verification_ended(ended_s, answers)
-            return server.overhead.free_s
-
         def make_room(number: int, rows: int) -> tuple[int, int]:
             """Return the new number of rows of a table that is full, or was handed out, and its
             address.
@@ -321,9 +319,11 @@ class NativeCore:
         # None of these functions knows `self`: the garbage collector does not see what the core
         # holds, so that a circle through it would stay in memory with all tables.
         parts = CoreParts(
-            settings=_settings(scenario, server, table),
+            settings=_settings(scenario, table),
             streams=table.random.streams,
-            per_device=np.array([*table.constants(), devices.slo], dtype=np.float64),
+            per_device=np.array(
+                [*table.constants(), devices.slo, devices.typical_new], dtype=np.float64
+            ),
             kinds=table.fleet.kind.astype(np.int64),
             sources=[
                 (*source.tables(), place_of(source) == "context")
@@ -331,20 +331,23 @@ class NativeCore:
                 if isinstance(source, PositionRates | RatesByPlace | RecordedRounds)
             ],
             pieces=np.zeros(0, dtype=np.int64) if works is None else works.pieces(),
+            servers=[_server_parts(scenario, server) for server in servers],
+            changes=np.array(availability_changes(scenario.outages), dtype=np.float64),
+            ranks=_ranks(scenario),
             draft_s=draft_s,
-            isolated_s=lambda new, cached, *_: server.estimator.isolated_s(new, cached),
             requests=requests,
-            batch_s=batch_s,
-            estimated_s=lambda *counts: server.estimator.of_sums(BatchSums(*counts)),
             check_lengths=scenario.check_lengths,
             make_room=make_room,
-            ended=ended,
         )
         self._core = library.make(parts)
 
     def run(self, until_s: float) -> CoreFigures:
         """Run up to a moment, and leave the devices in the state of that moment."""
-        return CoreFigures(*self._library.run(self._core, until_s, *self._devices.addresses()))
+        rounds, responses, batches, events, servers, unanswered = self._library.run(
+            self._core, until_s, *self._devices.addresses()
+        )
+        counts = [ServerCounts(*each) for each in servers]
+        return CoreFigures(rounds, responses, batches, events, counts, unanswered)
 
     def tables(self, figures: CoreFigures) -> list[ColumnTable]:
         """Return the rounds, responses and batches up to the end of the last run, to which rows may
@@ -360,34 +363,111 @@ class NativeCore:
         return found
 
 
-def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) -> Settings:
-    scheduler = server.scheduler
-    memory = scenario.pool[0].memory
+def _works(scenario: Scenario, server: SimulatedServer) -> RoundDrafting | None:
+    """Return how a server drafts if it does so by recorded works."""
+    drafts = isinstance(server.execution, RoundDrafting) and scenario.source.works
+    return cast("RoundDrafting", server.execution) if drafts else None
+
+
+def _server_parts(scenario: Scenario, server: SimulatedServer) -> ServerParts:
+    """Return what the core knows of a server."""
+    execution = cast("SummedExecution", server.execution)
+    works = _works(scenario, server)
+    is_pool = scenario.has_pool
+
+    def batch_s(
+        now_s: float,
+        counts: Counts,
+        forwards: Sequence[tuple[int, Counts]] | None,
+        alone: Sequence[AlonePiece],
+        answers: int,
+    ) -> tuple[float, float]:
+        """Return how long a batch takes that starts now and ends with so many answers, and from
+        when on the next one may start.
+
+        In a pool it is how long the transfers between the server's stages take instead.
+        """
+        sums = BatchSums(*counts)
+        size = sums.requests
+        drafted = (
+            None
+            if forwards is None
+            else [(model, BatchSums(*forward)) for model, forward in forwards]
+        )
+        if works is not None and drafted is not None:
+            isolated_s = works.seconds_of_works(sums, alone, drafted)
+        else:
+            isolated_s = execution.seconds(
+                sums, None if drafted is None else [forward for _, forward in drafted]
+            )
+        seconds = server.overhead.verification_s(isolated_s, size, now_s)
+        if is_pool:
+            return seconds, server.transfers_s(sums.linear, seconds, isolated_s)
+        return seconds, ended(now_s + seconds, answers)
+
+    def ended(ended_s: float, answers: int) -> float:
+        """Note the end of a batch; return from when on the processor can start the next one."""
+        server.overhead.verification_ended(ended_s, answers)
+        return server.overhead.free_s
+
+    def restarted(now_s: float) -> float:
+        """Note that the server stops or comes back; return from when on it can start a batch."""
+        server.overhead.restart(now_s)
+        return server.overhead.free_s
+
+    return ServerParts(
+        settings=ServerSettings(
+            admits=server.admits,
+            lru=server.capacity.lru,
+            additive=server.estimator.additive,
+            max_requests=server.limits.requests,
+            stages=server.stages,
+            longest_draft=execution.longest if isinstance(execution, RoundDrafting) else 0,
+            kv_tokens=server.limits.kv_tokens,
+            kv_capacity=server.capacity.tokens,
+            idle_s=server.estimator.idle_s,
+        ),
+        isolated_s=lambda new, cached, *_: server.estimator.isolated_s(new, cached),
+        batch_s=batch_s,
+        estimated_s=lambda *counts: server.estimator.of_sums(BatchSums(*counts)),
+        ended=ended,
+        restarted=restarted,
+    )
+
+
+def _ranks(scenario: Scenario) -> Integers:
+    """Return the order in which each device prefers servers, by its hash; empty where that does not
+    count.
+    """
+    if type(scenario.make_router()) is not SessionAffinity:
+        return np.zeros(0, dtype=np.int64)
+    servers = range(len(scenario.pool))
+    weights = [[weight(client, server) for server in servers] for client in range(scenario.devices)]
+    ordered = [sorted(each, reverse=True) for each in weights]
+    return np.array(
+        [[order.index(own) for own in each] for each, order in zip(weights, ordered, strict=True)],
+        dtype=np.int64,
+    )
+
+
+def _settings(scenario: Scenario, table: RoundTable) -> Settings:
+    scheduler, router = scenario.make_scheduler(), scenario.make_router()
     options = [getattr(scheduler, field.name) for field in fields(scheduler)]
-    on_edge = scenario.system.drafting == "edge"
     return Settings(
         devices=scenario.devices,
-        on_edge=on_edge,
+        on_edge=scenario.system.drafting == "edge",
         speculates=scenario.system.drafting != "none",
         keeps_kv=scenario.system.prefix_cache,
-        admits=server.admits,
-        lru=memory.lru,
-        additive=server.estimator.additive,
         scheduler=SCHEDULERS.index(type(scheduler)),
-        max_requests=server.limits.requests,
         has_jitter=table.fleet.has_jitter,
         token_bytes=TOKEN_BYTES,
-        stages=server.stages,
         drafts=scenario.system.drafting == "server",
         mixes_prompts=scheduler.mixes_prompts,
-        longest_draft=execution.longest
-        if isinstance(execution := server.execution, RoundDrafting)
-        else 0,
         row_fields=len(RoundRows.FIELDS),
-        kv_tokens=server.limits.kv_tokens,
-        kv_capacity=memory.tokens,
+        is_pool=scenario.has_pool,
+        router=ROUTERS.index(type(router)) if type(router) in ROUTERS else 0,
+        routes_rounds=router.per_round,
         longest_response=scenario.longest_response,
-        idle_s=server.estimator.idle_s,
         options=tuple(
             DEADLINE_NUMBERS[option] if isinstance(option, str) else float(option)
             for option in options
@@ -399,16 +479,17 @@ def _drafts_blocks(source: RoundSource) -> bool:
     return source.costs.tokens_per_forward > 1 and not source.works
 
 
-def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -> NativeCore | None:
+def native_core(
+    scenario: Scenario, servers: Sequence[SimulatedServer], devices: Devices
+) -> NativeCore | None:
     """Return the compiled loop of a scenario, or None if it does not know all of it or was not
     compiled.
     """
     library = load_core()
     known = (
-        len(scenario.pool) == 1
-        and not scenario.outages
-        and type(server.scheduler) in SCHEDULERS
-        and isinstance(server.execution, VerificationOnly | RoundDrafting)
+        (len(servers) == 1 or type(scenario.make_router()) in ROUTERS)
+        and type(servers[0].scheduler) in SCHEDULERS
+        and isinstance(servers[0].execution, VerificationOnly | RoundDrafting)
         and not scenario.network.delays_messages
         and not scenario.estimator.noise
         and not devices.table.fleet.has_loss
@@ -419,4 +500,6 @@ def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -
         # What a server drafts in blocks is not known there.
         and not (scenario.system.drafting == "server" and _drafts_blocks(scenario.source))
     )
-    return NativeCore(library, scenario, server, devices) if library is not None and known else None
+    return (
+        NativeCore(library, scenario, servers, devices) if library is not None and known else None
+    )

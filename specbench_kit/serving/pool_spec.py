@@ -94,6 +94,14 @@ def parse_outage(text: str) -> Outage:
     return outage
 
 
+def availability_changes(outages: Sequence[Outage]) -> list[tuple[float, int, bool]]:
+    """Return when servers fail or come back, in order: the time, the server, and whether it comes
+    back.
+    """
+    changes = [(outage.from_s, outage.server, False) for outage in outages]
+    return sorted([*changes, *((outage.to_s, outage.server, True) for outage in outages)])
+
+
 def check_outages(outages: Sequence[Outage], servers: int, duration_s: float) -> None:
     """Raise SkitError if an outage is of no server, begins after the end, or overlaps another of
     the same server.

@@ -30,9 +30,9 @@ RESPONSE_COLUMNS = ("client", "slo", "start_s", "first_s", "end_s", "prompt", "t
 `tokens` is the length of the whole response, `committed` is how many of them there are at the end of the simulation.
 """
 BATCH_COLUMNS = ("started_s", "ended_s", "expected_s", "size", "left_waiting", "new", "cached")
-"""Batches in their order; `expected_s` is the end that the scheduler expected. Pools also have the
-`server` of each.
-"""
+"""Batches in their order; `expected_s` is the end that the scheduler expected."""
+SERVER_COLUMN = "server"
+"""The server of each batch, which pools have."""
 
 
 class RowBuffer:
@@ -214,9 +214,10 @@ class ResultRecorder:
         # How the rounds would have ended is drawn already, and nobody knows it yet.
         rounds |= dict.fromkeys(("submitted", "accepted", "committed"), zeros)
         batches = tables[2].table()
-        if pool is not None:
-            # The compiled loop knows one server only.
-            batches["server"] = np.zeros(len(batches["size"])) if kept else np.array(self._servers)
+        if not kept:
+            batches[SERVER_COLUMN] = np.array(self._servers)
+        if pool is None:
+            del batches[SERVER_COLUMN]
         return SimulationResult(
             tables[0].table(rounds),
             tables[1].table(self._devices.unfinished_responses(end_s)),

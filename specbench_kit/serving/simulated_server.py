@@ -113,6 +113,7 @@ class SimulatedServer:
         """Rounds without KV that do not fit beside the sessions in memory; the scheduler does not
         see them yet.
         """
+        self.capacity = server.memory
         self.memory = KvMemory(server.memory.tokens, scenario.devices, lru=server.memory.lru)
         self.overhead = ServerOverhead(scenario.network, scenario.verify_cv, own_seed)
         self.retry_s = self.idle_since_s = inf
@@ -334,7 +335,8 @@ class SimulatedServer:
         """
         absent = {request.client}
         absent.update(other.client for batch in self.in_flight for other in batch.requests)
-        others = [client for client in self.sessions if client not in absent]
+        # In the order of clients, so that the sum is the same to the last digit in every run.
+        others = sorted(self.sessions - absent)
         shapes = self._devices.at_server[others, 2:].astype(np.int64).tolist()
         batches = ceil(len(others) / self.limits.requests)
         idle_s = self.estimator.idle_s

@@ -13,6 +13,7 @@ from specbench_kit.serving.arrays import Integers
 from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.execution import BatchExecution, RoundDrafting, VerificationOnly
 from specbench_kit.serving.native_core import NativeCore, native_core
+from specbench_kit.serving.pool_spec import availability_changes
 from specbench_kit.serving.result import PoolCounts, ResultRecorder, SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
@@ -37,7 +38,7 @@ class Simulation:
     loop steps from batch to batch: arrivals during a batch are taken together at its end. Routers
     go by what servers have to do at the moment, so that a pool takes every arrival at its own time;
     so does a pipeline, which has room for a batch while others are under way. A compiled loop does
-    the same for a single server where it knows all parts of the scenario.
+    the same where it knows all parts of the scenario.
     """
 
     def __init__(self, scenario: Scenario, seed: int, *, native: bool = True) -> None:
@@ -59,7 +60,7 @@ class Simulation:
         self._pool = ServerPool(scenario, servers, self._devices) if scenario.has_pool else None
         self._servers = servers
         self._events = 0
-        self._core = native_core(scenario, self._server, self._devices) if native else None
+        self._core = native_core(scenario, servers, self._devices) if native else None
 
     def run(self, until_s: float) -> SimulationResult:
         """Return everything that happens up to `until_s`, or until nothing is left to do.
@@ -114,22 +115,20 @@ class Simulation:
 
     def _run_native(self, core: NativeCore, until_s: float) -> SimulationResult:
         figures = core.run(until_s)
-        idle_s = until_s - figures.idle_since_s if figures.idle_since_s < inf else 0.0
+        servers = figures.servers
+        idle_s = sum(until_s - each.idle_since_s for each in servers if each.idle_since_s < inf)
+        moved, lost = tuple(each.moved for each in servers), tuple(each.lost for each in servers)
         return self._recorder.result(
             until_s,
             figures.unanswered,
-            refusals=figures.refusals,
-            idle_waiting_s=figures.idle_waiting_s + idle_s,
-            evictions=figures.evictions,
-            peak_kv_tokens=figures.peak_kv_tokens,
+            refusals=sum(each.refusals for each in servers),
+            idle_waiting_s=sum(each.idle_waiting_s for each in servers) + idle_s,
+            evictions=sum(each.evictions for each in servers),
+            peak_kv_tokens=max(each.peak_kv_tokens for each in servers),
             events=figures.events,
-            pool=self._pool_counts,
+            pool=PoolCounts(moved, lost) if self._pool else None,
             kept=core.tables(figures),
         )
-
-    @property
-    def _pool_counts(self) -> PoolCounts | None:
-        return PoolCounts(tuple(self._pool.moved), tuple(self._pool.lost)) if self._pool else None
 
     def _result(self, end_s: float) -> SimulationResult:
         servers = self._servers
@@ -144,7 +143,7 @@ class Simulation:
             evictions=sum(server.memory.evictions for server in servers),
             peak_kv_tokens=max(server.memory.peak for server in servers),
             events=self._events,
-            pool=self._pool_counts,
+            pool=PoolCounts(tuple(pool.moved), tuple(pool.lost)) if pool else None,
         )
 
 
@@ -175,10 +174,7 @@ class ServerPool:
         """Indices of the servers about which something has changed since their schedulers were
         asked.
         """
-        outages = scenario.outages
-        changes = [(outage.from_s, outage.server, False) for outage in outages]
-        changes += [(outage.to_s, outage.server, True) for outage in outages]
-        self._changes = deque(sorted(changes))
+        self._changes = deque(availability_changes(scenario.outages))
 
     @property
     def next_s(self) -> float:

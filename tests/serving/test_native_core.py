@@ -22,7 +22,7 @@ from specbench_kit.serving.fleet import DeviceKind
 from specbench_kit.serving.lengths import LogNormalLengths
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.network import Network
-from specbench_kit.serving.pool_spec import Outage
+from specbench_kit.serving.pool_spec import Outage, PoolServer
 from specbench_kit.serving.round_sources import (
     PositionRates,
     RatesByPlace,
@@ -30,6 +30,7 @@ from specbench_kit.serving.round_sources import (
     StopRuleRates,
     iid,
 )
+from specbench_kit.serving.routers.least_work import LeastWork
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.schedulers.fcfs import Fcfs
@@ -160,6 +161,74 @@ def test_prompts_in_pieces_give_the_same_numbers(seed: int) -> None:
     assert compiled.pool == plain.pool
 
 
+ROUTERS = (
+    "least-work",
+    "least-work:per_round=true",
+    "shortest-expected-time",
+    "shortest-expected-time:per_round=true",
+    "round-robin",
+    "round-robin:per_round=true",
+    "session-affinity",
+)
+
+
+def random_pool(seed: int) -> Scenario:
+    """Return a random scene with equal or unequal servers, some of which are away for a while."""
+    random = np.random.default_rng([8, seed])
+    scene = random_scenario(seed)
+    count = int(random.integers(1, 5))
+    fast = replace(
+        scene.deployment,
+        verifier=Endpoint("fast", InteractionModel(1e-5, 5e-9, 1e-6, 6e-3)),
+    )
+    unequal = tuple(
+        PoolServer(str(number), (scene.deployment, fast)[number % 2], scene.memory)
+        for number in range(count)
+    )
+    outages = []
+    for server in range(count):
+        from_s = 0.0
+        for _ in range(random.integers(0, 3)):
+            from_s += float(random.uniform(0.5, 15))
+            to_s = from_s + float(random.uniform(0.2, 8))
+            outages.append(Outage(server, from_s, to_s))
+            from_s = to_s
+    return replace(
+        scene,
+        servers=(count, unequal)[random.integers(2)],
+        router=ROUTERS[seed % len(ROUTERS)],
+        outages=tuple(outage for outage in outages if outage.from_s < scene.duration_s),
+    )
+
+
+@pytest.mark.parametrize("seed", nightly_except(range(0, SCENES, 6), range(SCENES)))
+def test_pools_give_the_same_numbers(seed: int) -> None:
+    scene = random_pool(seed)
+    assert Simulation(scene, seed)._core is not None
+    compiled, plain = simulate(scene, seed), simulate(scene, seed, native=False)
+    assert equal_results(compiled, plain)
+    assert compiled.pool == plain.pool
+    assert set(compiled.batches) == set(plain.batches)
+
+
+def test_what_was_told_of_a_server_stays_when_it_fails_later() -> None:
+    """A batch that is cut short changes its row, but not in a result that was handed out before."""
+    undisturbed = replace(scenario("wisp", 20), servers=2)
+    batches = simulate(undisturbed).batches
+    (number, *_) = ((batches["server"] == 0) & (batches["started_s"] > 10)).nonzero()[0]
+    began_s, would_end_s = batches["started_s"][number], batches["ended_s"][number]
+    fails_s = float(began_s + would_end_s) / 2
+    scene = replace(undisturbed, outages=(Outage(0, fails_s, fails_s + 5),))
+    whole = simulate(scene)
+    assert whole.batches["ended_s"][number] == fails_s
+    simulation = Simulation(scene, 0)
+    before = simulation.run(float(began_s + fails_s) / 2)
+    told = {name: column.copy() for name, column in before.batches.items()}
+    assert told["ended_s"][number] == would_end_s
+    assert equal_results(simulation.run(scene.duration_s), whole)
+    assert all(np.array_equal(before.batches[name], column) for name, column in told.items())
+
+
 @pytest.mark.parametrize("system", ["wisp", "sled", "centralized", "adaspec"])
 def test_a_compiled_run_that_is_looked_at_goes_on(system: str) -> None:
     """A result stays as it was returned, though rows were added to it that the run does not know."""
@@ -248,9 +317,11 @@ class OwnFcfs(Fcfs):
     """A scheduler of somebody else's, which only its own code knows."""
 
 
+class OwnLeastWork(LeastWork):
+    """A router of somebody else's, which only its own code knows."""
+
+
 UNKNOWN = {
-    "several servers": {"servers": 2},
-    "an outage": {"outages": (Outage(0, 5.0, 6.0),)},
     "a policy that drafts for a whole batch": {"batch_method": parse_method("fixed-k:k=2")},
     "a scheduler that looks ahead": {"scheduler": "knapsack"},
     "noise of the estimator": {"estimator": EstimatorError(1.0, 0.2)},
@@ -270,6 +341,13 @@ def test_what_the_core_does_not_know_runs_in_python(changes: dict[str, object]) 
 def test_a_scheduler_of_ones_own_runs_in_python() -> None:
     scene = scenario("wisp", 6)
     object.__setattr__(scene, "make_scheduler", OwnFcfs)
+    assert Simulation(scene, 1)._core is None
+
+
+def test_a_router_of_ones_own_runs_in_python() -> None:
+    scene = scenario("wisp", 6, servers=2)
+    assert Simulation(scene, 1)._core is not None
+    object.__setattr__(scene, "make_router", OwnLeastWork)
     assert Simulation(scene, 1)._core is None
 
 

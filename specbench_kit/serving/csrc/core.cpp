@@ -1,4 +1,4 @@
-// The event loop of one server and its devices: what `Simulation` in ../simulation.py does with Python's objects, for
+// The event loop of servers and their devices: what `Simulation` in ../simulation.py does with Python's objects, for
 // the scenes that ../native_core.py says, with results that are the same to the last digit.
 //
 // Names are those of the Python files that each part repeats. Every floating-point operation is the one that numpy or
@@ -6,225 +6,26 @@
 // (requests, latency models, the scatter of verifications) is asked of it, and remembered where it does not change.
 #include <array>
 #include <cmath>
+#include <set>
 #include <string>
-#include <unordered_map>
+#include <utility>
 
-#include "../../models/executors/csrc/python.h"
+#include "parts.h"
 #include "schedulers.h"
 
 namespace {
 
 using namespace skit;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// `INTERFACE` of native_core.py.
-constexpr long kInterface = 3;
-
-// The structure `Settings` of native_core.py.
-struct Settings {
-  int64_t devices, on_edge, speculates, keeps_kv, admits, lru, additive, scheduler, max_requests, has_jitter;
-  int64_t token_bytes, stages, drafts, mixes_prompts, longest_draft, row_fields;
-  double kv_tokens, kv_capacity, longest_response, idle_s, options[6];
-};
-
-enum Purpose { kRequest, kResponse, kRound, kUp, kDown, kPurposes };
-
-// The columns that native_core.py puts together.
-enum PerDevice { kRttS, kJitterS, kUpBytes, kDownBytes, kDraftBytes, kSpeed, kHalfRttS, kPrior, kMean, kSlo, kColumns };
-
-// What never changes of a device, side by side, since every round reads most of it.
-struct alignas(64) Constants {
-  double columns[kColumns];
-  uint64_t streams[kPurposes];
-  int64_t kind;
-};
-
-// The columns of `RoundRows` in round_table.py.
-enum Field {
-  kResponseNumber,
-  kDraftS,
-  kDrafted,
-  kSubmitted,
-  kAccepted,
-  kCommitted,
-  kContext,
-  kPrompt,
-  kTokens,
-  kBegins,
-  kEnds,
-  kProactive,
-  kRequestedS,
-  kEarliestS,
-  kGapS,
-  kUpS,
-  kDownS,
-  kRoundBudgetS,
-  kResponseBudgetS,
-  kExpectedTokens,
-  kWork,
-  kCrosses,
-  kReads,
-  kFields
-};
-constexpr int kRecorded = 6;
-constexpr int64_t kRoundColumns = 6;
-constexpr int64_t kFirstWork = -2;  // Stands for the steps of rounds with recorded work; -1 is a prompt.
-constexpr int64_t kDecision = -1;   // Stands for the model of a predictor's decision, which is no forward.
-constexpr size_t kAhead = 2;        // How many requests before its turn a device of a batch is asked for.
-
-// The tuple `CoreParts` of native_core.py, by the names of its fields.
-class Parts {
- public:
-  explicit Parts(PyObject* tuple) : tuple_(tuple) {}
-  // Borrowed: the tuple holds what it has.
-  PyObject* operator[](const char* name) const {
-    PyObject* value = PyObject_GetAttrString(tuple_, name);
-    if (!value) throw PythonError();
-    Py_DECREF(value);
-    return value;
-  }
-
- private:
-  PyObject* tuple_;
-};
-
-template <class T>
-std::vector<T> copied(PyObject* object) {
-  Py_buffer view;
-  if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE)) throw PythonError();
-  const T* first = static_cast<const T*>(view.buf);
-  std::vector<T> values(first, first + size_t(view.len) / sizeof(T));
-  PyBuffer_Release(&view);
-  return values;
-}
-
-// Calls a Python function that returns a number, or None.
-PyObject* called(PyObject* function, std::initializer_list<PyObject*> arguments) {
-  PyObject* values[10] = {};
-  size_t count = 0;
-  for (PyObject* value : arguments) values[count++] = value;
-  PyObject* result = nullptr;
-  if (std::all_of(values, values + count, [](PyObject* value) { return value != nullptr; }))
-    result = PyObject_Vectorcall(function, values, count, nullptr);
-  for (size_t i = 0; i < count; i++) Py_XDECREF(values[i]);
-  if (!result) throw PythonError();
-  return result;
-}
-PyObject* whole(int64_t value) { return PyLong_FromLongLong(value); }
-double real_of(PyObject* owned) {
-  const double value = PyFloat_AsDouble(owned);
-  Py_DECREF(owned);
-  if (value == -1 && PyErr_Occurred()) throw PythonError();
-  return value;
-}
-
-// Seconds by whole numbers, from a Python function that is asked once for each of them.
-class Remembered {
- public:
-  explicit Remembered(PyObject* function) : function_(function) { Py_INCREF(function); }
-  Remembered(const Remembered&) = delete;
-  ~Remembered() { Py_DECREF(function_); }
-  double operator()(int64_t first, int64_t second, int64_t third = 0, int64_t fourth = 0) {
-    const Key key = {first, second, third, fourth};
-    if (const auto found = seconds_.find(key); found != seconds_.end()) return found->second;
-    return seconds_[key] = real_of(called(function_, {whole(first), whole(second), whole(third), whole(fourth)}));
-  }
-
- private:
-  struct Key {
-    int64_t first, second, third, fourth;
-    bool operator==(const Key&) const = default;
-  };
-  struct Hash {
-    size_t operator()(const Key& key) const {
-      uint64_t mixed = uint64_t(key.first) * 0x9E3779B97F4A7C15u + uint64_t(key.second);
-      mixed = (mixed ^ (mixed >> 29)) * 0xBF58476D1CE4E5B9u + uint64_t(key.third);
-      mixed = (mixed ^ (mixed >> 32)) * 0x94D049BB133111EBu + uint64_t(key.fourth);
-      return size_t(mixed ^ (mixed >> 31));
-    }
-  };
-  PyObject* function_;
-  std::unordered_map<Key, double, Hash> seconds_;
-};
-
-// The rounds of one kind of device: `PositionRates`, `RatesByPlace` or `RecordedRounds` of round_sources.py.
-struct Source {
-  std::vector<int64_t> rounds;       // [6, count]: steps, submitted, accepted, proactive, work, crosses
-  std::vector<double> cumulative;    // Of drawn rounds, [places, count]; empty for recorded ones.
-  std::vector<int64_t> next, first;  // Of recorded rounds: the one behind each, and the first of each record.
-  std::vector<int64_t> begins;       // The place from which on each row of `cumulative` holds; empty if there is one.
-  bool by_context;                   // Places count the whole context, else the tokens of the answer.
-  int64_t count;
-  const int64_t* columns() const { return rounds.data(); }
-};
-
-// The numbers of all requests with one number, one per device: `NextRequests` and what the response starts with.
-struct Requests {
-  std::vector<double> numbers;  // [5, devices]
-};
-
-enum class Place : uint8_t { kElsewhere, kBlocked, kWaiting, kInBatch };
-
-struct alignas(64) Device {
-  double row[kFields] = {};
-  double start_s = 0, first_s = kInfinity, sent_s = 0, arrives_s = kInfinity, requested_s = 0;
-  double submitted = 0, accepted = 0;  // Running sums, for the expected tokens.
-  double at_server[4] = {};
-  int64_t cached = 0, generated = 0, responses = 0, cursor = 0, prompt = 0, context = 0, remaining = 0;
-  int64_t continued = 0, draft_cached = 0, kv_tokens = 0, kv_since = 0, enqueued = 0;
-  Place place = Place::kElsewhere;
-};
-
-// A message on its way to the server: earliest first, and at one moment the lowest device first.
-struct Arrival {
-  double at_s;
-  int64_t client;
-};
-constexpr auto arrives_later = [](const Arrival& one, const Arrival& other) {
-  return one.at_s > other.at_s || (one.at_s == other.at_s && one.client > other.client);
-};
-
-// Asks for all of an object that is needed soon: what devices do next is at random places of memory.
-template <class T>
-void prefetch(const T& object) {
-  const char* first = reinterpret_cast<const char*>(&object);
-  for (size_t offset = 0; offset < sizeof(T); offset += 64) __builtin_prefetch(first + offset, 1);
-}
-
-// A table in memory of numpy's, column after column; Python makes room when it is full.
-struct Table {
-  const int index;
-  const size_t width;
-  int64_t rows = 0, room = 0;
-  double* columns = nullptr;
-
-  void add(const double* row, PyObject* make_room) {
-    if (rows == room) {
-      PyObject* found = called(make_room, {whole(index), whole(rows)});
-      long long room_now, address;
-      const bool read = PyArg_ParseTuple(found, "LL", &room_now, &address);
-      Py_DECREF(found);
-      if (!read) throw PythonError();
-      room = room_now, columns = reinterpret_cast<double*>(address);
-    }
-    for (size_t i = 0; i < width; i++) columns[int64_t(i) * room + rows] = row[i];
-    rows++;
-  }
-};
-
 class Core {
  public:
   Core(const Settings& settings, const Parts& parts)
       : settings_(settings),
         draft_s_(parts["draft_s"]),
-        isolated_s_(parts["isolated_s"]),
         request_(parts["requests"]),
-        batch_s_(parts["batch_s"]),
-        estimated_s_(parts["estimated_s"]),
         too_long_(parts["check_lengths"]),
         make_room_(parts["make_room"]),
-        ended_(parts["ended"]) {
+        rounds_of_(size_t(settings.devices)) {
     const auto pieces = copied<int64_t>(parts["pieces"]);
     for (size_t i = 0; i + 6 <= pieces.size(); i += 6) {
       const size_t work = size_t(pieces[i]);
@@ -232,7 +33,6 @@ class Core {
       works_[work].push_back({pieces[i + 1], pieces[i + 2], pieces[i + 3], pieces[i + 4], pieces[i + 5]});
     }
     if (settings.row_fields != kFields) throw InvalidArgument{"other fields of a round"};
-    for (PyObject* function : functions()) Py_INCREF(function);
     const List sources(parts["sources"]);
     for (int i = 0; i < sources.size(); i++) {
       const List source(sources[i]);
@@ -252,23 +52,26 @@ class Core {
       for (size_t i = 0; i < kPurposes; i++) constants.streams[i] = streams[i * count + client];
       constants.kind = kinds[client];
     }
-    server_ = {std::vector<Waiting>(count), settings.idle_s,
-               settings.additive != 0,      settings.max_requests,
-               settings.kv_tokens,          [this](const BatchSums& sums) { return estimated(sums); }};
-    queue_ = make_queue();
-    stage_free_s_.resize(size_t(settings.stages));
+    const List servers(parts["servers"]);
+    for (int i = 0; i < servers.size(); i++) {
+      servers_.push_back(std::make_unique<Verifier>(Parts(servers[i]), i, rounds_of_));
+      servers_.back()->queue = make_queue(*servers_.back());
+    }
+    const auto changes = copied<double>(parts["changes"]);  // [changes, 3]
+    for (size_t i = 0; i + 3 <= changes.size(); i += 3)
+      changes_.push_back({changes[i], size_t(changes[i + 1]), changes[i + 2] != 0});
+    ranks_ = copied<int64_t>(parts["ranks"]);  // [devices, servers]
+    if (settings.is_pool)
+      for (Device& device : devices_) device.home = kNowhere;
   }
   Core(const Core&) = delete;
-  ~Core() {
-    for (PyObject* function : functions()) Py_DECREF(function);
-  }
 
   // Runs up to `until_s`; goes on where it stopped.
   void run(double until_s) {
     if (!begun_) begin();
     for (Table* table : {&rounds_, &responses_, &batches_}) table->room = table->rows;  // Python has what was written.
-    if (is_pipeline()) run_pipeline(until_s);
-    else run_alone(until_s);
+    if (settings_.is_pool) run_pool(until_s);
+    else run_alone(*servers_[0], until_s);
   }
 
   int64_t rows(int table) const { return (table == 0 ? rounds_ : table == 1 ? responses_ : batches_).rows; }
@@ -283,24 +86,32 @@ class Core {
     }
   }
 
-  // The clients whose rounds are at the server: in its batch, waiting, or blocked.
+  // The clients whose rounds are at a server: in its batches, waiting, or blocked; then those that no server has.
   std::vector<int32_t> unanswered() const {
-    std::vector<int32_t> clients, waiting;
-    for (const InFlight& batch : in_flight_) clients.insert(clients.end(), batch.clients.begin(), batch.clients.end());
-    for (size_t client = 0; client < devices_.size(); client++)
-      if (devices_[client].place == Place::kWaiting) waiting.push_back(int32_t(client));
-    std::sort(waiting.begin(), waiting.end(),
-              [&](int32_t one, int32_t other) { return devices_[one].enqueued < devices_[other].enqueued; });
-    clients.insert(clients.end(), waiting.begin(), waiting.end());
-    clients.insert(clients.end(), blocked_.begin(), blocked_.end());
+    std::vector<int32_t> clients;
+    for (const auto& server : servers_) {
+      const auto at_server = unanswered_of(*server);
+      clients.insert(clients.end(), at_server.begin(), at_server.end());
+    }
+    clients.insert(clients.end(), unrouted_.begin(), unrouted_.end());
     return clients;
   }
 
-  int64_t events = 0, refusals = 0, evictions = 0, peak = 0;
-  double idle_waiting_s = 0, idle_since_s = kInfinity;
+  // Of each server: refusals, evictions, the peak of KV, idle seconds, since when it is idle, sessions moved and lost.
+  PyObject* counts() const {
+    OwnedRef list(PyList_New(Py_ssize_t(servers_.size())));
+    for (size_t i = 0; i < servers_.size(); i++) {
+      const Verifier& server = *servers_[i];
+      list.set(Py_ssize_t(i), Py_BuildValue("(LLLddLL)", (long long)(server.refusals), (long long)(server.evictions),
+                                            (long long)(server.peak), server.idle_waiting_s, server.idle_since_s,
+                                            (long long)(server.moved), (long long)(server.lost)));
+    }
+    return list.release();
+  }
+
+  int64_t events = 0;
 
  private:
-  // A batch under way; `number` is its row in the table of batches.
   // One piece of a round's recorded work: `Work` of drafting_work.py.
   struct Piece {
     int64_t model, added, cached, reads_prompt, has_text;
@@ -327,17 +138,85 @@ class Core {
     bool has_drafted = false;        // False where nothing was forwarded for drafts.
   };
 
+  // A batch under way; `number` is its row in the table of batches.
   struct InFlight {
     std::vector<int32_t> clients;
-    double started_s, ended_s;
+    double started_s, ended_s, expected_s;
     int64_t number;
     double drafted;                  // The most tokens that count of each request.
     std::vector<int64_t> submitted;  // The same request by request, where they differ.
     std::vector<int64_t> computed;   // The tokens of each request that are computed, where some are in part.
   };
 
-  std::array<PyObject*, 6> functions() const {
-    return {request_, batch_s_, estimated_s_, too_long_, make_room_, ended_};
+  // A server: `SimulatedServer`.
+  struct Verifier {
+    Verifier(const Parts& parts, int64_t number, std::vector<Waiting>& rounds)
+        : index(number),
+          settings(settings_of(parts)),
+          isolated_s(parts["isolated_s"]),
+          batch_s(parts["batch_s"]),
+          estimated_s(parts["estimated_s"]),
+          ended(parts["ended"]),
+          restarted(parts["restarted"]),
+          seen{rounds,
+               settings.idle_s,
+               settings.additive != 0,
+               settings.max_requests,
+               settings.kv_tokens,
+               [this](const BatchSums& sums) { return estimated(sums); }},
+          stage_free_s(size_t(settings.stages)) {}
+    Verifier(const Verifier&) = delete;
+
+    static ServerSettings settings_of(const Parts& parts) {
+      const Bytes bytes(parts["settings"]);
+      return *static_cast<const ServerSettings*>(bytes.data(sizeof(ServerSettings)));
+    }
+    double estimated(const BatchSums& sums) const {
+      return real_of(
+          called(estimated_s, {whole(sums.linear), whole(sums.interactions), whole(sums.pairs), whole(sums.cached),
+                               whole(sums.logit_rows), whole(sums.requests), whole(sums.longest)}));
+    }
+    bool has_room() const { return int64_t(in_flight.size()) < settings.stages; }
+    // When a batch ends, or when the scheduler wants to be asked again.
+    double next_s() const { return in_flight.empty() ? retry_s : std::min(in_flight.front().ended_s, retry_s); }
+
+    const int64_t index;
+    const ServerSettings settings;
+    Remembered isolated_s;
+    const Function batch_s, estimated_s, ended, restarted;
+    Server seen;  // What its scheduler sees.
+    std::unique_ptr<Queue> queue;
+    std::deque<int32_t> blocked;
+    std::deque<InFlight> in_flight;    // In the order in which they began, at most one for each stage of a pipeline.
+    std::vector<double> stage_free_s;  // From when on the next batch may enter each stage.
+    std::set<int32_t> sessions;        // Of a pool: the clients whose responses it was given and has not finished.
+    bool is_up = true;
+    bool has_changed = false;  // Of a pool: whether its scheduler has to be asked.
+    int64_t waiting_count = 0, kv_used = 0, kv_admissions = 0, refusals = 0, evictions = 0, peak = 0;
+    int64_t moved = 0, lost = 0;
+    double free_s = 0, retry_s = kInfinity, idle_waiting_s = 0, idle_since_s = kInfinity;
+  };
+
+  // A server goes away, or comes back.
+  struct Change {
+    double at_s;
+    size_t server;
+    bool comes_back;
+  };
+
+  std::vector<int32_t> unanswered_of(const Verifier& server) const {
+    std::vector<int32_t> clients, waiting;
+    for (const InFlight& batch : server.in_flight)
+      clients.insert(clients.end(), batch.clients.begin(), batch.clients.end());
+    for (size_t client = 0; client < devices_.size(); client++)
+      if (devices_[client].place == Place::kWaiting && devices_[client].home == server.index)
+        waiting.push_back(int32_t(client));
+    std::sort(waiting.begin(), waiting.end(), [&](int32_t one, int32_t other) {
+      return devices_[size_t(one)].enqueued < devices_[size_t(other)].enqueued;
+    });
+    clients.insert(clients.end(), waiting.begin(), waiting.end());
+    clients.insert(clients.end(), server.blocked.begin(), server.blocked.end());
+    return clients;
   }
 
   // ---- The order of events: `Simulation`.
@@ -345,43 +224,201 @@ class Core {
   // Whether the server drafts by recorded work.
   bool takes_works() const { return settings_.drafts && !works_.empty(); }
 
-  bool is_pipeline() const { return settings_.stages > 1; }
-
-  void run_alone(double until_s) {
+  void run_alone(Verifier& server, double until_s) {
     while (true) {
-      const double now_s = next_s();
+      const double now_s = next_s(server);
       if (!(now_s <= until_s)) break;
-      if (!in_flight_.empty()) {
+      if (!server.in_flight.empty()) {
         // Rounds that arrived during the batch were there before the memory that it frees, so they are admitted first.
-        receive(in_flight_.front().ended_s, true);
-        complete();
+        receive(server, server.in_flight.front().ended_s, true);
+        complete(server);
         events++;
       }
-      receive(now_s, false);
-      if (waiting_count_) decide(now_s);
+      receive(server, now_s, false);
+      if (server.waiting_count) decide(server, now_s);
     }
-    receive(until_s, false);
-  }
-
-  // A pool of a single server, which takes every arrival at its own time: `_run_pool`.
-  void run_pipeline(double until_s) {
-    while (true) {
-      double now_s = std::min(arrives_s(), retry_s_);
-      if (!in_flight_.empty()) now_s = std::min(now_s, in_flight_.front().ended_s);
-      if (!(now_s <= until_s)) break;
-      const int64_t before = events;
-      while (!in_flight_.empty() && in_flight_.front().ended_s <= now_s) {
-        complete();
-        events++;
-      }
-      receive(now_s, false);
-      const bool is_asked = events != before || retry_s_ <= now_s;
-      if (is_asked && has_room() && waiting_count_) decide(now_s);
-    }
+    receive(server, until_s, false);
   }
 
   double arrives_s() const { return on_their_way_.empty() ? kInfinity : on_their_way_.front().at_s; }
-  bool has_room() const { return int64_t(in_flight_.size()) < settings_.stages; }
+
+  // ---- Several servers, or one that fails or has stages, which take every arrival at its own time: `ServerPool`.
+
+  void run_pool(double until_s) {
+    while (true) {
+      double now_s = arrives_s();
+      if (next_change_ < changes_.size()) now_s = std::min(now_s, changes_[next_change_].at_s);
+      for (const auto& server : servers_)
+        if (server->is_up) now_s = std::min(now_s, server->next_s());
+      if (!(now_s <= until_s)) break;
+      for (const auto& server : servers_)
+        while (server->is_up && !server->in_flight.empty() && server->in_flight.front().ended_s <= now_s) {
+          answer(*server, complete(*server));
+          server->has_changed = true;
+          events++;
+        }
+      for (; next_change_ < changes_.size() && changes_[next_change_].at_s <= now_s; next_change_++)
+        change(changes_[next_change_], now_s);
+      std::vector<int32_t> arrived;
+      while (arrives_s() <= now_s) arrived.push_back(take_arrived());
+      route_all(arrived, now_s);
+      for (const auto& server : servers_) {
+        const bool is_asked = server->has_changed || server->retry_s <= now_s;
+        server->has_changed = false;
+        if (server->is_up && is_asked && server->has_room() && server->waiting_count) decide(*server, now_s);
+      }
+    }
+  }
+
+  // Lets the devices of a batch go on: responses that have ended leave the server, and routers expect typical rounds.
+  void answer(Verifier& server, const std::vector<int32_t>& clients) {
+    for (const int32_t client : clients) {
+      Device& device = devices_[size_t(client)];
+      // What is set up by now is the next round, which begins a response if the last one has ended.
+      if (device.row[kBegins] > 0) {
+        server.sessions.erase(client);
+        device.home = kNowhere;
+      }
+      if (!settings_.keeps_kv) continue;
+      device.at_server[2] = of(kTypicalNew, size_t(client)), device.at_server[3] = double(device.cached);
+    }
+  }
+
+  void change(const Change& change, double now_s) {
+    Verifier& server = *servers_[change.server];
+    if (!change.comes_back) return fail(server, now_s);
+    server.free_s = restart(server, now_s);
+    server.is_up = true;
+    route_all(std::exchange(unrouted_, {}), now_s);
+  }
+
+  static double restart(const Verifier& server, double now_s) {
+    return real_of(called(server.restarted, {PyFloat_FromDouble(now_s)}));
+  }
+
+  // Takes a server away: its sessions lose their KV, and its rounds go to the router again in the order of arrival.
+  void fail(Verifier& server, double now_s) {
+    server.is_up = false;
+    std::vector<int32_t> requests = unanswered_of(server);
+    std::sort(requests.begin(), requests.end(), [&](int32_t one, int32_t other) {
+      const double first_s = rounds_of_[size_t(one)].arrived_s, second_s = rounds_of_[size_t(other)].arrived_s;
+      return first_s < second_s || (first_s == second_s && one < other);
+    });
+    for (const int32_t client : server.sessions) {
+      Device& device = devices_[size_t(client)];
+      server.lost += device.cached > 0;
+      lose_kv(device);
+      device.kv_tokens = 0;
+      device.home = kNowhere;
+      device.place = Place::kElsewhere;
+    }
+    batches_.own(make_room_);
+    for (const InFlight& batch : server.in_flight)
+      batches_.at(batch.number, kBatchEnded) = batches_.at(batch.number, kBatchExpected) = now_s;
+    server.in_flight.clear(), server.blocked.clear(), server.sessions.clear();
+    std::fill(server.stage_free_s.begin(), server.stage_free_s.end(), now_s);
+    server.waiting_count = server.kv_used = 0;
+    server.free_s = restart(server, now_s);
+    server.queue = make_queue(server);
+    if (server.idle_since_s < kInfinity) server.idle_waiting_s += now_s - server.idle_since_s;
+    server.retry_s = server.idle_since_s = kInfinity;
+    for (const int32_t client : requests) {
+      Waiting& request = rounds_of_[size_t(client)];
+      request.added += request.cached, request.cached = 0, request.scheduled = false;
+    }
+    route_all(requests, now_s);
+  }
+
+  void route_all(const std::vector<int32_t>& clients, double now_s) {
+    const bool is_any_up = std::any_of(servers_.begin(), servers_.end(), [](const auto& each) { return each->is_up; });
+    if (!is_any_up) {
+      unrouted_.insert(unrouted_.end(), clients.begin(), clients.end());
+      return;
+    }
+    for (const int32_t client : clients) {
+      Device& device = devices_[size_t(client)];
+      const int32_t home = device.home;
+      if (home == kNowhere || settings_.routes_rounds) device.home = int32_t(route(client, now_s));
+      Verifier& server = *servers_[size_t(device.home)];
+      if (home != kNowhere && home != device.home) leave(*servers_[size_t(home)], client);
+      server.sessions.insert(client);
+      receive(server, client);
+      server.has_changed = true;
+    }
+  }
+
+  // Drops a session's KV on the server that it leaves, so that all of it has to be computed on the next one.
+  void leave(Verifier& home, int32_t client) {
+    Device& device = devices_[size_t(client)];
+    Waiting& request = rounds_of_[size_t(client)];
+    home.moved += request.cached > 0;
+    lose_kv(device);
+    request.added += request.cached, request.cached = 0;
+    home.sessions.erase(client);
+    home.kv_used -= device.kv_tokens, device.kv_tokens = 0;
+    admit_blocked(home);
+    home.has_changed = true;
+  }
+
+  static void lose_kv(Device& device) {
+    device.cached = 0;
+    device.at_server[2] += device.at_server[3], device.at_server[3] = 0;
+  }
+
+  // The server that the router chooses: the files of ../routers.
+  size_t route(int32_t client, double now_s) {
+    size_t chosen = servers_.size();
+    double least = 0;
+    for (size_t number = 0; number < servers_.size(); number++) {
+      Verifier& server = *servers_[number];
+      if (!server.is_up) continue;
+      double value = 0;
+      switch (settings_.router) {
+        case kRoundRobin:
+          value = double(int64_t(number) <= last_routed_);
+          break;
+        case kSessionAffinity:
+          value = double(ranks_[size_t(client) * servers_.size() + number]);
+          break;
+        case kLeastWork:
+          value = work_s(server, client, now_s);
+          break;
+        default:
+          value = work_s(server, client, now_s) + round_s(server, client);
+      }
+      if (chosen == servers_.size() || value < least) chosen = number, least = value;
+    }
+    last_routed_ = int64_t(chosen);
+    return chosen;
+  }
+
+  // The expected seconds of the batch under way, and of one round of every other session than this one.
+  double work_s(Verifier& server, int32_t client, double now_s) {
+    const double idle_s = server.settings.idle_s, stages = double(server.settings.stages);
+    int64_t others = 0;
+    PythonSum each_s;
+    for (const int32_t other : server.sessions) {
+      const Device& device = devices_[size_t(other)];
+      if (other == client || device.place == Place::kInBatch) continue;
+      others++;
+      each_s.add(server.isolated_s(int64_t(device.at_server[2]), int64_t(device.at_server[3])) - idle_s);
+    }
+    const double batches = std::ceil(double(others) / double(server.settings.max_requests));
+    return batch_left_s(server, now_s) + (batches * idle_s + each_s.value()) / stages;
+  }
+
+  static double batch_left_s(const Verifier& server, double now_s) {
+    if (server.in_flight.empty()) return std::max(0.0, server.free_s - now_s);
+    const InFlight& last = server.in_flight.back();
+    if (server.settings.stages == 1) return std::max(0.0, last.expected_s - now_s);
+    return std::max(0.0, last.started_s + (last.expected_s - last.started_s) / double(server.settings.stages) - now_s);
+  }
+
+  double round_s(Verifier& server, int32_t client) {
+    const Waiting& request = rounds_of_[size_t(client)];
+    if (server.sessions.contains(client)) return server.isolated_s(request.added, request.cached);
+    return server.isolated_s(request.added + request.cached, 0);
+  }
 
   // ---- Random numbers and messages: counter_rng.py, `_message_s` of round_table.py.
 
@@ -563,161 +600,169 @@ class Core {
 
   // ---- KV: `KvMemory`.
 
-  bool admit(size_t client, int64_t tokens) {
-    if (double(kv_used_ + tokens) > settings_.kv_capacity) return false;
-    devices_[client].kv_since = kv_admissions_++;
+  bool admit(Verifier& server, size_t client, int64_t tokens) {
+    if (double(server.kv_used + tokens) > server.settings.kv_capacity) return false;
+    devices_[client].kv_since = server.kv_admissions++;
     devices_[client].kv_tokens = tokens;
-    kv_used_ += tokens;
+    server.kv_used += tokens;
     return true;
   }
 
-  void pin(const Decision& decision, const Drafting& drafting) {
+  void pin(Verifier& server, const Decision& decision, const Drafting& drafting) {
     for (size_t place = 0; place < decision.batch.size(); place++) {
       const int32_t client = decision.batch[place];
       Device& device = devices_[client];
       int64_t drafted = drafting.longest;
       if (takes_works()) drafted = is_in_part(decision, place) ? 0 : int64_t(device.row[kSubmitted]);
       else if (!drafting.submitted.empty()) drafted = drafting.submitted[place];
-      if (settings_.lru || !device.kv_tokens) device.kv_since = kv_admissions_++;
-      const int64_t tokens = computed(decision, place) + server_.rounds[client].cached + drafted;
-      kv_used_ += tokens - device.kv_tokens;
+      if (server.settings.lru || !device.kv_tokens) device.kv_since = server.kv_admissions++;
+      const int64_t tokens = computed(decision, place) + rounds_of_[size_t(client)].cached + drafted;
+      server.kv_used += tokens - device.kv_tokens;
       device.kv_tokens = tokens;
     }
-    if (double(kv_used_) > settings_.kv_capacity) make_room();
-    peak = std::max(peak, kv_used_);
+    if (double(server.kv_used) > server.settings.kv_capacity) make_room(server);
+    server.peak = std::max(server.peak, server.kv_used);
   }
 
-  void make_room() {
+  void make_room(Verifier& server) {
     std::vector<int32_t> candidates;
     for (size_t client = 0; client < devices_.size(); client++)
-      if (devices_[client].kv_tokens && devices_[client].place != Place::kInBatch)
+      if (devices_[client].home == server.index && devices_[client].kv_tokens &&
+          devices_[client].place != Place::kInBatch)
         candidates.push_back(int32_t(client));
     const auto waits = [&](int32_t client) { return devices_[client].place == Place::kWaiting; };
     // Python sorts by rank, turns the order around without `lru`, and moves what waits to the end. Ranks differ.
     std::stable_sort(candidates.begin(), candidates.end(), [&](int32_t one, int32_t other) {
       if (waits(one) != waits(other)) return waits(other);
       const int64_t first = devices_[one].kv_since, second = devices_[other].kv_since;
-      return settings_.lru ? first < second : first > second;
+      return server.settings.lru ? first < second : first > second;
     });
     std::vector<int32_t> evicted;
     for (const int32_t client : candidates) {
-      if (double(kv_used_) <= settings_.kv_capacity) break;
-      kv_used_ -= devices_[client].kv_tokens;
+      if (double(server.kv_used) <= server.settings.kv_capacity) break;
+      server.kv_used -= devices_[client].kv_tokens;
       devices_[client].kv_tokens = 0;
       evicted.push_back(client);
     }
-    evictions += int64_t(evicted.size());
+    server.evictions += int64_t(evicted.size());
     for (const int32_t client : evicted) {
       Device& device = devices_[client];
-      device.cached = 0;
-      device.at_server[2] += device.at_server[3], device.at_server[3] = 0;
+      lose_kv(device);
       if (!waits(client)) continue;
-      Waiting& request = server_.rounds[client];
+      Waiting& request = rounds_of_[size_t(client)];
       request.added += request.cached, request.cached = 0;
-      request.isolated_s = isolated_s_(request.added, 0);
-      queue_->changed(client);
+      request.isolated_s = server.isolated_s(request.added, 0);
+      server.queue->changed(client);
     }
   }
 
-  // ---- The server: `VerificationServer`.
+  // ---- A server: `SimulatedServer`.
 
-  double next_s() const {
-    if (!in_flight_.empty()) return in_flight_.front().ended_s;
-    return std::max(std::min(arrives_s(), retry_s_), free_s_);
+  double next_s(const Verifier& server) const {
+    if (!server.in_flight.empty()) return server.in_flight.front().ended_s;
+    return std::max(std::min(arrives_s(), server.retry_s), server.free_s);
   }
 
-  void receive(double until_s, bool before) {
+  void receive(Verifier& server, double until_s, bool before) {
     while (!on_their_way_.empty() &&
-           (before ? on_their_way_.front().at_s < until_s : on_their_way_.front().at_s <= until_s)) {
-      const size_t client = size_t(on_their_way_.front().client);
-      std::pop_heap(on_their_way_.begin(), on_their_way_.end(), arrives_later);
-      on_their_way_.pop_back();
-      // The next one, and those of whom one is the next but one.
-      for (size_t i = 0; i < std::min<size_t>(3, on_their_way_.size()); i++) {
-        prefetch(devices_[size_t(on_their_way_[i].client)]);
-        prefetch(server_.rounds[size_t(on_their_way_[i].client)]);
-      }
-      arrive(client);
-    }
+           (before ? on_their_way_.front().at_s < until_s : on_their_way_.front().at_s <= until_s))
+      receive(server, take_arrived());
   }
 
-  void arrive(size_t client) {
+  // Takes the round that has arrived first, as schedulers see it; it counts as waiting there.
+  int32_t take_arrived() {
+    const int32_t client = int32_t(on_their_way_.front().client);
+    std::pop_heap(on_their_way_.begin(), on_their_way_.end(), arrives_later);
+    on_their_way_.pop_back();
+    // The next one, and those of whom one is the next but one.
+    for (size_t i = 0; i < std::min<size_t>(3, on_their_way_.size()); i++) {
+      prefetch(devices_[size_t(on_their_way_[i].client)]);
+      prefetch(rounds_of_[size_t(on_their_way_[i].client)]);
+    }
     events++;
-    Device& device = devices_[client];
+    Device& device = devices_[size_t(client)];
     const double* row = device.row;
-    Waiting& request = server_.rounds[client];
+    Waiting& request = rounds_of_[size_t(client)];
     request.arrived_s = device.arrives_s;
     request.deadline_s = device.sent_s + row[kUpS] + row[kRoundBudgetS];
     request.cached = device.cached;
     request.added = int64_t(row[kContext]) - device.cached + (settings_.on_edge ? int64_t(row[kSubmitted]) : 0);
     request.expected_tokens = row[kExpectedTokens];
     request.response_deadline_s = device.start_s + row[kResponseBudgetS];
-    request.isolated_s = isolated_s_(request.added, request.cached);
     request.generation++;
     request.scheduled = false;
     device.at_server[0] = request.arrived_s, device.at_server[1] = request.deadline_s;
     device.at_server[2] = double(request.added), device.at_server[3] = double(request.cached);
     device.arrives_s = kInfinity;
-    if (request.cached || !settings_.admits) return enqueue(client);
+    return client;
+  }
+
+  void receive(Verifier& server, int32_t client) {
+    Device& device = devices_[size_t(client)];
+    Waiting& request = rounds_of_[size_t(client)];
+    request.isolated_s = server.isolated_s(request.added, request.cached);
+    if (request.cached || !server.settings.admits) return enqueue(server, size_t(client));
     device.place = Place::kBlocked;
     // Sessions that were evicted return before those that have not begun, or they might starve.
-    if (row[kContext] <= row[kPrompt]) blocked_.push_back(int32_t(client));
-    else blocked_.push_front(int32_t(client));
-    admit_blocked();
+    if (device.row[kContext] <= device.row[kPrompt]) server.blocked.push_back(client);
+    else server.blocked.push_front(client);
+    admit_blocked(server);
   }
 
-  void admit_blocked() {
-    while (!blocked_.empty()) {
-      const int32_t client = blocked_.front();
-      if (!admit(size_t(client), server_.rounds[client].kv_tokens())) return;
-      blocked_.pop_front();
-      enqueue(size_t(client));
+  void admit_blocked(Verifier& server) {
+    while (!server.blocked.empty()) {
+      const int32_t client = server.blocked.front();
+      if (!admit(server, size_t(client), rounds_of_[size_t(client)].kv_tokens())) return;
+      server.blocked.pop_front();
+      enqueue(server, size_t(client));
     }
   }
 
-  void enqueue(size_t client) {
+  void enqueue(Verifier& server, size_t client) {
     devices_[client].place = Place::kWaiting;
     devices_[client].enqueued = enqueued_++;
-    waiting_count_++;
-    queue_->add(int32_t(client));
+    server.waiting_count++;
+    server.queue->add(int32_t(client));
   }
 
-  void decide(double now_s) {
-    const double free_s = is_pipeline() ? std::max(free_s_, stage_free_s_[0]) : free_s_;
+  void decide(Verifier& server, double now_s) {
+    const double free_s = settings_.is_pool ? std::max(server.free_s, server.stage_free_s[0]) : server.free_s;
     if (now_s < free_s) {
-      retry_s_ = free_s;
+      server.retry_s = free_s;
       return;
     }
-    Decision decision = queue_->next_batch(now_s);
+    Decision decision = server.queue->next_batch(now_s);
     if (decision.batch.empty()) {
-      refusals++;
-      idle_since_s = std::min(idle_since_s, now_s);
-      retry_s_ = decision.retry_s > now_s ? decision.retry_s : kInfinity;
+      server.refusals++;
+      server.idle_since_s = std::min(server.idle_since_s, now_s);
+      server.retry_s = decision.retry_s > now_s ? decision.retry_s : kInfinity;
       return;
     }
-    if (idle_since_s < kInfinity) {
-      idle_waiting_s += now_s - idle_since_s;
-      idle_since_s = kInfinity;
+    if (server.idle_since_s < kInfinity) {
+      server.idle_waiting_s += now_s - server.idle_since_s;
+      server.idle_since_s = kInfinity;
     }
-    start(std::move(decision), now_s);
-    retry_s_ = is_pipeline() && waiting_count_ && has_room() ? stage_free_s_[0] : kInfinity;
+    start(server, std::move(decision), now_s);
+    const bool may_go_on = settings_.is_pool && server.waiting_count && server.has_room();
+    server.retry_s = may_go_on ? server.stage_free_s[0] : kInfinity;
   }
 
-  // Returns when a batch leaves the last stage that enters now: `Stages`.
-  double enter_stages(double now_s, double pass_s, double transfers_s) {
-    const double count = double(settings_.stages);
+  // Returns when a batch leaves the last stage that enters now: `ServerStages`.
+  static double enter_stages(Verifier& server, double now_s, double pass_s, double transfers_s) {
+    if (server.settings.stages == 1) return server.stage_free_s[0] = now_s + pass_s;
+    const double count = double(server.settings.stages);
     const double stage_s = (pass_s - transfers_s) / count, transfer_s = transfers_s / (count - 1);
     double left_s = now_s - transfer_s;
-    for (double& free_s : stage_free_s_) free_s = left_s = std::max(left_s + transfer_s, free_s) + stage_s;
+    for (double& free_s : server.stage_free_s) free_s = left_s = std::max(left_s + transfer_s, free_s) + stage_s;
     return left_s;
   }
 
   // Whether only a part of a request's round is computed in a batch.
   bool is_in_part(const Decision& decision, size_t place) const {
-    return !decision.computed.empty() && decision.computed[place] < server_.rounds[decision.batch[place]].added;
+    return !decision.computed.empty() && decision.computed[place] < rounds_of_[size_t(decision.batch[place])].added;
   }
   int64_t computed(const Decision& decision, size_t place) const {
-    return decision.computed.empty() ? server_.rounds[decision.batch[place]].added : decision.computed[place];
+    return decision.computed.empty() ? rounds_of_[size_t(decision.batch[place])].added : decision.computed[place];
   }
 
   // Recorded rounds take their recorded works, and read prompts one after another.
@@ -727,7 +772,7 @@ class Core {
     for (size_t place = 0; place < decision.batch.size(); place++) {
       const int32_t client = decision.batch[place];
       const double* row = devices_[client].row;
-      const Waiting& request = server_.rounds[client];
+      const Waiting& request = rounds_of_[size_t(client)];
       const int64_t context = request.added + request.cached;
       if (is_in_part(decision, place)) {
         drafting.verified.add(computed(decision, place), request.cached);
@@ -757,11 +802,11 @@ class Core {
     return drafting;
   }
 
-  Drafting draft(const Decision& decision, const BatchSums& sums) const {
+  Drafting draft(const Verifier& server, const Decision& decision, const BatchSums& sums) const {
     if (takes_works()) return draft_works(decision);
     Drafting drafting;
     drafting.verified = sums;
-    const auto has_kv = [&](int32_t client) { return server_.rounds[client].cached > 0; };
+    const auto has_kv = [&](int32_t client) { return rounds_of_[size_t(client)].cached > 0; };
     const bool all_go_on =
         decision.computed.empty() && std::all_of(decision.batch.begin(), decision.batch.end(), has_kv);
     drafting.has_drafted = settings_.drafts && (all_go_on || settings_.mixes_prompts);
@@ -775,9 +820,9 @@ class Core {
     for (size_t place = 0; place < decision.batch.size(); place++) {
       const int32_t client = decision.batch[place];
       const double* row = devices_[client].row;
-      const Waiting& request = server_.rounds[client];
+      const Waiting& request = rounds_of_[size_t(client)];
       const bool goes_on = request.cached && !is_in_part(decision, place);
-      const int64_t added = computed(decision, place), limit = goes_on ? settings_.longest_draft : 0;
+      const int64_t added = computed(decision, place), limit = goes_on ? server.settings.longest_draft : 0;
       const int64_t steps = std::min(int64_t(row[kDrafted]), limit);
       const int64_t submitted = std::min(int64_t(row[kSubmitted]), limit);
       // The first forward of what drafts reads the prompts too.
@@ -820,53 +865,54 @@ class Core {
     return pieces;
   }
 
-  void start(Decision&& decision, double now_s) {
+  void start(Verifier& server, Decision&& decision, double now_s) {
     const std::vector<int32_t>& batch = decision.batch;
     BatchSums sums;
     PythonSum added_s;
     int64_t answers = 0;
     for (size_t place = 0; place < batch.size(); place++) {
-      const Waiting& request = server_.rounds[batch[place]];
+      const Waiting& request = rounds_of_[size_t(batch[place])];
       devices_[batch[place]].place = Place::kInBatch;
       sums.add(computed(decision, place), request.cached);
-      added_s.add(request.isolated_s - settings_.idle_s);
+      added_s.add(request.isolated_s - server.settings.idle_s);
       answers += !is_in_part(decision, place);
     }
-    waiting_count_ -= int64_t(batch.size());
-    Drafting drafting = draft(decision, sums);
-    PyObject* times = called(batch_s_, {PyFloat_FromDouble(now_s), counts_of(drafting.verified), forwards_of(drafting),
-                                        alone_of(drafting), whole(answers)});
+    server.waiting_count -= int64_t(batch.size());
+    Drafting drafting = draft(server, decision, sums);
+    PyObject* times = called(server.batch_s, {PyFloat_FromDouble(now_s), counts_of(drafting.verified),
+                                              forwards_of(drafting), alone_of(drafting), whole(answers)});
     double seconds, second;
     if (!PyArg_ParseTuple(times, "dd", &seconds, &second)) {
       Py_DECREF(times);
       throw PythonError();
     }
     Py_DECREF(times);
-    pin(decision, drafting);
-    const bool is_sum = settings_.additive && decision.computed.empty();
-    const double batch_s = is_sum ? settings_.idle_s + added_s.value() : estimated(sums);
+    pin(server, decision, drafting);
+    const bool is_sum = server.settings.additive && decision.computed.empty();
+    const double batch_s = is_sum ? server.settings.idle_s + added_s.value() : server.estimated(sums);
     double ended_s = now_s + seconds;
-    if (is_pipeline()) ended_s = enter_stages(now_s, seconds, second);
-    else free_s_ = second;
+    if (settings_.is_pool) ended_s = enter_stages(server, now_s, seconds, second);
+    else server.free_s = second;
     const double row[] = {now_s,
                           ended_s,
                           now_s + batch_s,
                           double(batch.size()),
-                          double(waiting_count_ + int64_t(blocked_.size())),
+                          double(server.waiting_count + int64_t(server.blocked.size())),
                           double(sums.linear),
-                          double(sums.cached)};
+                          double(sums.cached),
+                          double(server.index)};
     batches_.add(row, make_room_);
     const double drafted = settings_.on_edge || takes_works() ? kInfinity : double(drafting.longest);
-    in_flight_.push_back({std::move(decision.batch), now_s, ended_s, batches_.rows - 1, drafted,
-                          std::move(drafting.submitted), std::move(decision.computed)});
+    server.in_flight.push_back({std::move(decision.batch), now_s, ended_s, now_s + batch_s, batches_.rows - 1, drafted,
+                                std::move(drafting.submitted), std::move(decision.computed)});
   }
 
   // Lets requests that were computed in part wait for the rest, and returns the batch without them.
-  InFlight requeue_chunks(InFlight&& ended) {
-    InFlight answered{{}, ended.started_s, ended.ended_s, ended.number, ended.drafted, {}, {}};
+  InFlight requeue_chunks(Verifier& server, InFlight&& ended) {
+    InFlight answered{{}, ended.started_s, ended.ended_s, ended.expected_s, ended.number, ended.drafted, {}, {}};
     for (size_t place = 0; place < ended.clients.size(); place++) {
       const int32_t client = ended.clients[place];
-      Waiting& request = server_.rounds[client];
+      Waiting& request = rounds_of_[size_t(client)];
       const int64_t tokens = ended.computed[place];
       if (tokens == request.added) {
         answered.clients.push_back(client);
@@ -875,20 +921,21 @@ class Core {
       }
       Device& device = devices_[client];
       request.added -= tokens, request.cached += tokens, request.scheduled = false;
-      request.isolated_s = isolated_s_(request.added, request.cached);
+      request.isolated_s = server.isolated_s(request.added, request.cached);
       device.at_server[2] = double(request.added), device.at_server[3] = double(request.cached);
       device.cached = request.cached;
-      kv_used_ += device.cached - device.kv_tokens;
+      server.kv_used += device.cached - device.kv_tokens;
       device.kv_tokens = device.cached;
-      enqueue(size_t(client));
+      enqueue(server, size_t(client));
     }
     return answered;
   }
 
-  void complete() {
-    InFlight ended = std::move(in_flight_.front());
-    in_flight_.pop_front();
-    if (!ended.computed.empty()) ended = requeue_chunks(std::move(ended));
+  // Ends the batch that began first and sends its answers; returns the clients that were answered.
+  std::vector<int32_t> complete(Verifier& server) {
+    InFlight ended = std::move(server.in_flight.front());
+    server.in_flight.pop_front();
+    if (!ended.computed.empty()) ended = requeue_chunks(server, std::move(ended));
     const std::vector<int32_t>& batch = ended.clients;
     for (size_t i = 0; i < batch.size(); i++) {
       if (i + kAhead < batch.size()) {
@@ -914,7 +961,7 @@ class Core {
       }
       const bool keeps_kv = settings_.keeps_kv && !ends;
       device.cached = keeps_kv ? int64_t(device.row[kContext] + device.row[kCommitted]) - 1 : 0;
-      kv_used_ += device.cached - device.kv_tokens;
+      server.kv_used += device.cached - device.kv_tokens;
       device.kv_tokens = device.cached;
       device.first_s = first_s;
       device.place = Place::kElsewhere;
@@ -922,35 +969,31 @@ class Core {
       set_up(client);
       send(client, answered_s, free_s);
     }
-    admit_blocked();
-    if (is_pipeline())
-      free_s_ = real_of(called(ended_, {PyFloat_FromDouble(ended.ended_s), whole(int64_t(batch.size()))}));
+    admit_blocked(server);
+    if (settings_.is_pool)
+      server.free_s = real_of(called(server.ended, {PyFloat_FromDouble(ended.ended_s), whole(int64_t(batch.size()))}));
+    return std::move(ended.clients);
   }
 
-  double estimated(const BatchSums& sums) {
-    return real_of(
-        called(estimated_s_, {whole(sums.linear), whole(sums.interactions), whole(sums.pairs), whole(sums.cached),
-                              whole(sums.logit_rows), whole(sums.requests), whole(sums.longest)}));
-  }
-
-  std::unique_ptr<Queue> make_queue() {
+  std::unique_ptr<Queue> make_queue(Verifier& server) const {
+    Server& seen = server.seen;
     const double* options = settings_.options;
     switch (settings_.scheduler) {
       case 0:
-        return std::make_unique<Fcfs>(server_);
+        return std::make_unique<Fcfs>(seen);
       case 1:
-        return std::make_unique<Edf>(server_, options[0] != 0);
+        return std::make_unique<Edf>(seen, options[0] != 0);
       case 2:
-        return std::make_unique<Static>(server_, int64_t(options[0]), options[1], int64_t(options[2]));
+        return std::make_unique<Static>(seen, int64_t(options[0]), options[1], int64_t(options[2]));
       case 3:
-        return std::make_unique<PrefillFirst>(server_, int64_t(options[0]));
+        return std::make_unique<PrefillFirst>(seen, int64_t(options[0]));
       case 4:
-        return std::make_unique<WispPaper>(server_, options[0], options[1] != 0, options[2], options[3] != 0);
+        return std::make_unique<WispPaper>(seen, options[0], options[1] != 0, options[2], options[3] != 0);
       case 5:
         return std::make_unique<WispPromise>(
-            server_, PromiseOptions{options[0], options[1], options[2], options[3], options[4], options[5]});
+            seen, PromiseOptions{options[0], options[1], options[2], options[3], options[4], options[5]});
       case 6:
-        return std::make_unique<Chunked>(server_, int64_t(options[0]));
+        return std::make_unique<Chunked>(seen, int64_t(options[0]));
       default:
         throw InvalidArgument{"a scheduler that is not there"};
     }
@@ -959,21 +1002,23 @@ class Core {
   const Settings settings_;
   std::vector<Source> sources_;
   std::vector<std::vector<Piece>> works_;  // Of a server that drafts from a trace.
-  Remembered draft_s_, isolated_s_;
-  PyObject *request_, *batch_s_, *estimated_s_, *too_long_, *make_room_, *ended_;
+  Remembered draft_s_;
+  const Function request_, too_long_, make_room_;
   std::vector<Requests> requests_;
   std::vector<Device> devices_;
   std::vector<Constants> constants_;
-  Server server_;
-  std::unique_ptr<Queue> queue_;
+  std::vector<Waiting> rounds_of_;  // The round of each device that is at a server.
+  std::vector<std::unique_ptr<Verifier>> servers_;
   std::vector<Arrival> on_their_way_;  // A heap.
-  std::deque<int32_t> blocked_;
-  std::deque<InFlight> in_flight_;    // In the order in which they began, at most one for each stage of a pipeline.
-  std::vector<double> stage_free_s_;  // From when on the next batch may enter each stage of a pipeline.
-  Table rounds_{0, 17}, responses_{1, 8}, batches_{2, 7};
+  Table rounds_{0, 17}, responses_{1, 8}, batches_{2, 8};
   bool begun_ = false;
-  int64_t waiting_count_ = 0, enqueued_ = 0, kv_used_ = 0, kv_admissions_ = 0;
-  double free_s_ = 0, retry_s_ = kInfinity;
+  int64_t enqueued_ = 0;
+  // Of a pool.
+  std::vector<Change> changes_;
+  size_t next_change_ = 0;
+  std::vector<int64_t> ranks_;     // [devices, servers]: the order in which each device prefers servers.
+  int64_t last_routed_ = -1;       // The server that was chosen last.
+  std::vector<int32_t> unrouted_;  // Rounds that wait while no server is up.
 };
 
 constexpr const char* kCapsule = "specbench_kit.serving.core";
@@ -1004,7 +1049,7 @@ PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
 }
 
 // run(core, until_s, rows, start_s, first_s, sent_s, at_server): runs, and writes the devices' state to the addresses.
-// Returns (rounds, responses, batches, events, refusals, evictions, peak, idle_waiting_s, idle_since_s, unanswered).
+// Returns (rounds, responses, batches, events, counts of each server, unanswered).
 PyObject* run(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
     const Arguments args = arguments(values, count, 7);
@@ -1016,10 +1061,8 @@ PyObject* run(PyObject*, PyObject* const* values, Py_ssize_t count) {
     const auto unanswered = core.unanswered();
     OwnedRef clients(PyList_New(Py_ssize_t(unanswered.size())));
     for (size_t i = 0; i < unanswered.size(); i++) clients.set(Py_ssize_t(i), PyLong_FromLong(unanswered[i]));
-    return Py_BuildValue("(LLLLLLLddN)", (long long)(core.rows(0)), (long long)(core.rows(1)),
-                         (long long)(core.rows(2)), (long long)(core.events), (long long)(core.refusals),
-                         (long long)(core.evictions), (long long)(core.peak), core.idle_waiting_s, core.idle_since_s,
-                         clients.release());
+    return Py_BuildValue("(LLLLNN)", (long long)(core.rows(0)), (long long)(core.rows(1)), (long long)(core.rows(2)),
+                         (long long)(core.events), core.counts(), clients.release());
   });
 }
 

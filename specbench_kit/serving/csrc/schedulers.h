@@ -26,7 +26,7 @@ struct Waiting {
 
 // What a queue needs of the server: the rounds by device, and the estimator.
 struct Server {
-  std::vector<Waiting> rounds;
+  std::vector<Waiting>& rounds;
   double idle_s;
   bool additive;
   int64_t max_requests;

@@ -24,7 +24,10 @@ class SessionAffinity(Router):
         return self._route
 
     def _route(self, request: WaitingRound, servers: Sequence[RoutedServer], now_s: float) -> int:
-        weights = [
-            sha256(f"{request.client}/{server.index}".encode()).digest() for server in servers
-        ]
+        weights = [weight(request.client, server.index) for server in servers]
         return weights.index(max(weights))
+
+
+def weight(client: int, server: int) -> bytes:
+    """Return how much a device prefers a server, by a hash of both."""
+    return sha256(f"{client}/{server}".encode()).digest()
