@@ -54,7 +54,7 @@ TITLES = {
 }
 """Headings of groups whose names are not the field's words; `--method group:NAME` takes the name."""
 EVERYWHERE = {
-    "drafter": "Source of the draft tokens: `model`, `best-of`, `cascade`, `first-of`, `head`, `prompt-lookup` or `suffix`.",
+    "drafter": "Source of the draft tokens: `model`, `best-of`, `cascade`, `first-of`, `head`, `suffix` or others.",
     "link": "Whether the link counts as a part of a round.",
     "proposal": "`drawn` draws draft tokens from the draft model's distribution, `top` takes the most probable ones.",
     "k": "Number of drafted tokens.",
