@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import inf, sqrt
+from operator import itemgetter
 from statistics import median
 from typing import ClassVar, NamedTuple
 
@@ -210,25 +211,46 @@ class BestOfDrafter(FirstOfDrafter):
 
     def _choose(self, drafts: Sequence[Draft]) -> None:
         """Decide from which member each request's draft of this round comes, if from any."""
-        found = self._look_up(drafts)
+        options = self._options(drafts)
         best: Mapping[str, Source | None] = {}
         reached = -1.0
-        for allowed in _subsets(self._members):
+        for allowed in _subsets([member.name for member in self._members]):
             chosen = {
-                draft.request_id: self._best_source(draft, found.get(draft.request_id), allowed)
-                for draft in drafts
+                name: max(
+                    (option for option in each if option[0] is None or option[0].member in allowed),
+                    key=itemgetter(1),
+                )
+                for name, each in options.items()
             }
-            tokens = sum(self._gains.tokens(name, source) for name, source in chosen.items())
             rate = self._gains.rate(
-                tokens, {source.member for source in chosen.values() if source is not None}
+                sum(tokens for _, tokens in chosen.values()),
+                {source.member for source, _ in chosen.values() if source is not None},
             )
             if rate > reached:
-                best, reached = chosen, rate
+                best = {name: source for name, (source, _) in chosen.items()}
+                reached = rate
         members = {member.name: member for member in self._members}
         self._chosen.update(best)
         self._sources.update(
             {name: members[source.member] for name, source in best.items() if source is not None}
         )
+
+    def _options(self, drafts: Sequence[Draft]) -> dict[str, list[tuple[Source | None, float]]]:
+        """Return where the draft of each request may come from, with the tokens that a round may
+        bring then; None is no draft.
+        """
+        found = self._look_up(drafts)
+        options = {}
+        for draft in drafts:
+            name = draft.request_id
+            sources: list[Source | None] = [None]
+            for member in self._members:
+                if member.is_model and self._may_draft(member, draft):
+                    sources.append(Source(member.name))
+                elif name in found and found[name].member == member.name:
+                    sources.append(found[name])
+            options[name] = [(source, self._gains.tokens(name, source)) for source in sources]
+        return options
 
     def _look_up(self, drafts: Sequence[Draft]) -> dict[str, Source]:
         """Return the first look-up that has a token for each request, of those with any."""
@@ -243,18 +265,6 @@ class BestOfDrafter(FirstOfDrafter):
                     member.name, min(int(BINS * probability), BINS - 1)
                 )
         return found
-
-    def _best_source(
-        self, draft: Draft, found: Source | None, allowed: Sequence[Member]
-    ) -> Source | None:
-        """Return where most tokens of a request may come from; None is no draft."""
-        candidates: list[Source | None] = [None]
-        for member in allowed:
-            if found is not None and found.member == member.name:
-                candidates.append(found)
-            elif member.is_model and self._may_draft(member, draft):
-                candidates.append(Source(member.name))
-        return max(candidates, key=lambda source: self._gains.tokens(draft.request_id, source))
 
     def _may_draft(self, member: Member, draft: Draft) -> bool:
         """Return whether a model has read the request's text, or reads it as cheaply now as
@@ -273,7 +283,7 @@ class BestOfDrafter(FirstOfDrafter):
             self._is_typical = False
 
 
-def _subsets(members: Sequence[Member]) -> Iterator[Sequence[Member]]:
-    """Yield every choice among the members, small ones first."""
-    for size in range(len(members) + 1):
-        yield from combinations(members, size)
+def _subsets(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield every choice among the names of members, small ones first."""
+    for size in range(len(names) + 1):
+        yield from combinations(names, size)
