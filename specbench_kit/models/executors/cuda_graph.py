@@ -20,12 +20,14 @@ from specbench_kit.models.executors.card_decoder import CardDecoder, is_computab
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
 from specbench_kit.models.executors.graph_inputs import (
     NODES,
+    TOP,
     Details,
     GraphInputs,
     GraphShape,
     pending_in,
     power_of_two,
 )
+from specbench_kit.models.executors.graph_trees import MOST_NODES, TreeWork
 from specbench_kit.models.executors.graph_work import (
     COLUMNS,
     CapturedGraph,
@@ -43,6 +45,7 @@ from specbench_kit.models.executors.kv import BAND, KVStore
 from specbench_kit.models.executors.padded import Computed, ForwardInput, in_order
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
+from specbench_kit.models.executors.tree_rule import TreeRule
 
 CAPTURED = {
     "gemma",
@@ -79,7 +82,7 @@ MOST_STEPS = 8
 
 class GraphKey(NamedTuple):
     """What a graph computes: a forward with `steps` 0, else a chain; one that `goes_on` needs no
-    inputs.
+    inputs. With a `rule` it is a forward and the trees that grow below it.
     """
 
     shape: GraphShape
@@ -87,6 +90,7 @@ class GraphKey(NamedTuple):
     steps: int = 0
     goes_on: bool = False
     details: Details = Details()
+    rule: TreeRule | None = None
 
 
 @executors.register("cuda-graph")
@@ -102,6 +106,7 @@ class CudaGraphExecutor(TransformersExecutor):
 
     priority = 1
     takes_pending = True
+    grows_trees = True
     has_chains = True
     """True if a chain of forwards is one graph, in a shape of its own."""
 
@@ -146,11 +151,18 @@ class CudaGraphExecutor(TransformersExecutor):
         """The chain that the next forward may go on with."""
         self._owner: ref[Work] | None = None
         """The work whose results are on the board."""
+        self._trees: ref[TreeWork] | None = None
+        """The trees of which the next forward may be a level."""
+        self._tree_owner: ref[TreeWork] | None = None
+        """The trees whose results are on a board of trees."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         if not torch.is_inference_mode_enabled():
             with torch.inference_mode():
                 return self.forward(rows, layers)
+        trees = self._trees() if self._trees is not None else None
+        if trees is not None and (level := trees.next_level(rows, layers)):
+            return GraphForward(trees, rows, level)
         if self._chain is not None and self._chain.goes_on(rows, layers):
             self._chain.steps += 1
             return GraphForward(self._chain, rows, self._chain.steps - 1)
@@ -168,6 +180,33 @@ class CudaGraphExecutor(TransformersExecutor):
         else:
             self.launch(work)
         return GraphForward(work, rows, 0)
+
+    def begin_trees(self, rows: Sequence[Row], rule: TreeRule, temperature: float) -> Forward:
+        if not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.begin_trees(rows, rule, temperature)
+        if not self._can_grow(rows, rule):
+            return self.forward(rows)
+        self._end_chain()
+        work = TreeWork(self, rows, rule, Details(temperature, candidates=True))
+        work.shape = self._shape(work)
+        self._take_trees(work)
+        self._move_kv()
+        graph = GraphKey(work.shape, details=work.details, rule=rule)
+        self._replay(work, graph, self._link(work))
+        self._trees = ref(work)
+        return GraphForward(work, rows, 0)
+
+    def _can_grow(self, rows: Sequence[Row], rule: TreeRule) -> bool:
+        """Return whether a graph can compute all levels of trees that grow by a rule."""
+        nodes = sum(rule.widths)
+        return (
+            rule.levels > 1
+            and rule.branch <= TOP
+            and nodes <= MOST_NODES
+            and all(row.keep == 1 and row.parents is None and _is_captured(row) for row in rows)
+            and max(row.start + len(row.tokens) for row in rows) + nodes <= self._memory.trash
+        )
 
     def _apart(self, rows: Sequence[Row], layers: Sequence[int]) -> Forward:
         """Compute the rows that fit into a graph together, and each of the others by itself."""
@@ -304,6 +343,10 @@ class CudaGraphExecutor(TransformersExecutor):
         memory.host_details.copy_(memory.details)
         return memory.host_details.numpy().copy()
 
+    def read_trees(self, work: TreeWork) -> Table:
+        """Wait for the results of trees, which were the last ones to be started."""
+        return self._memory.tree_board(work.steps).read()
+
     def _move_kv(self) -> None:
         """Move the KV that waits for it."""
         moves = [(slot, source, to) for (slot, to), source in self._moves.items()]
@@ -330,8 +373,9 @@ class CudaGraphExecutor(TransformersExecutor):
             inputs.fill(work.rows, tokens)
         graph = graph or self._capture(key, inputs)
         results = graph.replay()
-        work.results += [(results, step) for step in range(max(1, key.steps))]
-        work.started += max(1, key.steps)
+        steps = max(1, key.steps) if key.rule is None else key.rule.levels
+        work.results += [(results, step) for step in range(steps)]
+        work.started += steps
 
     def _inputs(self, shape: GraphShape) -> GraphInputs:
         return GraphInputs(shape, self._memory.trash, self.device)
@@ -345,6 +389,8 @@ class CudaGraphExecutor(TransformersExecutor):
     ) -> tuple[Tensor, dict[int, Tensor]]:
         if inputs is None:
             return self._computations.steps(key.shape, key.steps, key.details)
+        if key.rule is not None:
+            return self._computations.trees(inputs, key.rule, key.details)
         if not key.shape.length:
             return self._computations.prompt(inputs, key.details)
         if key.steps:
@@ -377,8 +423,18 @@ class CudaGraphExecutor(TransformersExecutor):
             owner.read()
         self._owner = ref(work)
 
+    def _take_trees(self, work: TreeWork) -> None:
+        """Make the board of trees free for the results of the work."""
+        owner = self._tree_owner() if self._tree_owner is not None else None
+        if owner is not None:
+            owner.read()
+        self._tree_owner = ref(work)
+
     def _end_chain(self) -> None:
-        """Start the steps of the chain that were put off: what comes now is no step of it."""
+        """Start the steps of the chain that were put off: what comes now is no step of it, and no
+        level of trees.
+        """
+        self._trees = None
         chain = self._chain
         self._chain = None
         if chain is not None and chain.started < chain.steps:
@@ -533,6 +589,7 @@ class InvariantExecutor(CudaGraphExecutor):
     """
 
     priority = -1
+    grows_trees = False
     has_chains = False
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:

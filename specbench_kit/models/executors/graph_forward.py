@@ -15,8 +15,10 @@ from specbench_kit.models.executors.graph_inputs import (
     GraphShape,
     describe,
 )
+from specbench_kit.models.executors.graph_trees import GrownOnCard, TreeBoard
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
 from specbench_kit.models.executors.kv import KVStore
+from specbench_kit.models.executors.tree_rule import TreeRule
 
 
 class StaticKV(Cache, PlacedKV):
@@ -100,6 +102,16 @@ class GraphMemory:
         self._slots = torch.arange(slots, device=device)[:, None]
         self._dtype = dtype
         self._blocked = torch.finfo(dtype).min
+        self._tree_boards: dict[int, TreeBoard] = {}
+        """The boards of trees by the number of nodes that they forward; most executors need
+        none.
+        """
+
+    def tree_board(self, nodes: int) -> TreeBoard:
+        """Return the board of trees that forward so many nodes."""
+        if nodes not in self._tree_boards:
+            self._tree_boards[nodes] = TreeBoard(self.slots, nodes, self._keys.device)
+        return self._tree_boards[nodes]
 
     @property
     def state(self) -> list[Tensor]:
@@ -140,10 +152,16 @@ class GraphMemory:
         ancestors.
         """
         assert inputs.ancestors is not None
-        shape = inputs.shape
-        node = self._keys[: shape.length] - inputs.prefixes[:, None]
-        cells = node.clamp(0, shape.nodes - 1)[:, None].expand(-1, shape.width, -1)
-        is_ancestor = inputs.ancestors.gather(2, cells).bool() & (node < shape.nodes)[:, None]
+        return self.node_mask(inputs.ancestors, inputs.prefixes[:, None], inputs.shape.length)
+
+    def node_mask(self, ancestors: Tensor, prefixes: Tensor, length: int) -> Tensor:
+        """Return the mask [rows, 1, width, length] of nodes that attend to a prefix [rows, 1] and,
+        of the nodes after it, to `ancestors` [rows, width, nodes].
+        """
+        _, width, nodes = ancestors.shape
+        node = self._keys[:length] - prefixes
+        cells = node.clamp(0, nodes - 1)[:, None].expand(-1, width, -1)
+        is_ancestor = ancestors.gather(2, cells).bool() & (node < nodes)[:, None]
         return self._additive(is_ancestor | (node < 0)[:, None])
 
     def write(
@@ -261,6 +279,38 @@ class GraphComputations:
         memory.column.fill_(1)
         return logits.transpose(0, 1), {}
 
+    def trees(
+        self, inputs: GraphInputs, rule: TreeRule, details: Details
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute a forward from its inputs, and all levels of the trees that grow by a rule below
+        the last token of each row.
+        """
+        inputs.copy()
+        memory = self._memory
+        shape = inputs.shape
+        tokens = memory.tokens(inputs)
+        last = inputs.last[:, None]
+
+        def forward(
+            tokens: Tensor,
+            cells: Tensor,
+            places: Tensor,
+            mask: Tensor,
+            inputs: GraphInputs | None = None,
+            above: Tensor | None = None,
+        ) -> Tensor:
+            width = tokens.shape[1]
+            of_level = shape._replace(width=width)
+            return self._forward(of_level, tokens, cells, places, mask, (), inputs, above)[0]
+
+        mask = memory.chain_mask(inputs.cells, shape.length)
+        logits = forward(tokens, inputs.cells, inputs.places, mask, inputs)
+        logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))
+        board = memory.tree_board(sum(rule.widths)).card[shape.first : shape.first + shape.rows]
+        grown = GrownOnCard(rule, details, board, forward, memory.node_mask, shape.length)
+        root, cell, place = (part.gather(1, last) for part in (tokens, inputs.cells, inputs.places))
+        return grown.grow(logits, root, cell, place, memory.trash), {}
+
     def steps(
         self, shape: GraphShape, steps: int, details: Details
     ) -> tuple[Tensor, dict[int, Tensor]]:
@@ -294,9 +344,10 @@ class GraphComputations:
         mask: Tensor,
         layers: Sequence[int] = (),
         inputs: GraphInputs | None = None,
+        above: Tensor | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute one forward; `inputs` are what the host filled in, None for a further step of a
-        chain.
+        chain or of trees. `above` [rows, width] are the cells of the nodes above those of trees.
         """
         kv = self._memory.window(shape, cells)
         if self._decoder is not None:

@@ -1,0 +1,314 @@
+"""Trees that grow on the card by a rule: all levels of a round are one graph, which the host reads
+once.
+
+The host grows its trees level by level nevertheless, and asks for one level after the other. Where
+it asks for the nodes that the card has chosen, their results are there already.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import log
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench_kit.models.executors.base import Row
+from specbench_kit.models.executors.graph_inputs import (
+    DETAILS,
+    STATISTICS,
+    TOP,
+    Details,
+    GraphInputs,
+    describe,
+)
+from specbench_kit.models.executors.graph_work import FIELDS, OWN, Launcher, Table, Work
+from specbench_kit.models.executors.tree_rule import TreeRule
+
+MOST_NODES = 256
+"""The most nodes that all levels of a tree may forward in one graph."""
+ABOVE = FIELDS + DETAILS
+"""The field with the number of the node above, counted in the order of forwards from the root on,
+which is node 0; -1 for padding.
+"""
+TREE_FIELDS = ABOVE + 1
+
+
+class TreeBoard:
+    """The results [slots, nodes, TREE_FIELDS] of the last trees that grew on the card, there and in
+    pinned memory.
+    """
+
+    def __init__(self, slots: int, nodes: int, device: torch.device) -> None:
+        size = (slots, nodes, TREE_FIELDS)
+        self.card = torch.zeros(size, dtype=torch.float64, device=device)
+        self._host = torch.zeros(size, dtype=torch.float64, pin_memory=True)
+
+    def read(self) -> Table:
+        """Wait for the results, and return them."""
+        self._host.copy_(self.card)
+        return self._host.numpy().copy()
+
+
+class Level(NamedTuple):
+    """The nodes [rows, width] that one level forwards; `above` are the numbers of the nodes above
+    them.
+
+    Where there are fewer nodes the last ones are padding, and `valid` is false. The scores of
+    padding are minus infinity.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    above: Tensor
+    valid: Tensor
+
+
+class CardTrees:
+    """The selected nodes of trees that grow by a rule, one tree for each of some slots.
+
+    The operations are those of `GrowingTree`, in the same precision, and ties are broken alike: the
+    selected nodes stand in the order in which they were added.
+    """
+
+    def __init__(self, rule: TreeRule, slots: int, device: torch.device) -> None:
+        self._rule = rule
+        size = (slots, rule.budget)
+        self._scores = torch.full(size, -torch.inf, device=device)
+        self._tokens = torch.zeros(size, dtype=torch.int64, device=device)
+        self._above = torch.zeros(size, dtype=torch.int64, device=device)
+        self._forwarded = torch.zeros(size, dtype=torch.bool, device=device)
+        self._is_new = torch.zeros(size, dtype=torch.bool, device=device)
+
+    def add_children(
+        self, scores: Tensor, numbers: Tensor, candidates: Tensor, tokens: Tensor
+    ) -> None:
+        """Add the children of forwarded nodes [slots, width] with these scores and numbers.
+
+        `candidates` are the logarithms of the probabilities of their most probable next `tokens`,
+        both [slots, width, branch].
+        """
+        branch = candidates.shape[-1]
+        bases = (scores.double() + log(self._rule.decay)).float()
+        values = (bases[..., None] + candidates).flatten(1)
+        best, order = values.sort(dim=-1, descending=True, stable=True)
+        best, order = best[:, : self._rule.budget], order[:, : self._rule.budget]
+        every = torch.cat((self._scores, best), -1)
+        kept = every.sort(dim=-1, descending=True, stable=True).indices[:, : self._rule.budget]
+        kept = kept.sort(dim=-1).values
+        self._scores = every.gather(1, kept)
+        self._is_new = kept >= self._rule.budget
+        self._tokens = torch.cat((self._tokens, tokens.flatten(1).gather(1, order)), -1).gather(
+            1, kept
+        )
+        above = numbers.gather(1, order.div(branch, rounding_mode="floor"))
+        self._above = torch.cat((self._above, above), -1).gather(1, kept)
+        old = torch.cat((self._forwarded, torch.zeros_like(best, dtype=torch.bool)), -1)
+        self._forwarded = old.gather(1, kept)
+
+    def next_level(self, width: int) -> Level:
+        """Return the nodes that are forwarded next, and note that they are."""
+        waits = self._is_new if self._rule.newest_only else ~self._forwarded
+        scores = self._scores.masked_fill(~waits, -torch.inf)
+        best, places = scores.sort(dim=-1, descending=True, stable=True)
+        # Padding stands behind all nodes; what is forwarded keeps the order of the nodes.
+        end = scores.shape[-1]
+        places = places[:, :width].masked_fill(best[:, :width] == -torch.inf, end)
+        places = places.sort(dim=-1).values
+        valid = places < end
+        marked = torch.nn.functional.pad(self._forwarded, (0, 1))
+        self._forwarded = marked.scatter(1, places, torch.ones_like(valid))[:, :end]
+        places = places.clamp(max=end - 1)
+        return Level(
+            self._tokens.gather(1, places),
+            self._scores.gather(1, places).masked_fill(~valid, -torch.inf),
+            self._above.gather(1, places),
+            valid,
+        )
+
+
+class TreeForward(Protocol):
+    """Computes the logits [rows, width, vocabulary] of tokens [rows, width] on the card."""
+
+    def __call__(
+        self,
+        tokens: Tensor,
+        cells: Tensor,
+        places: Tensor,
+        mask: Tensor,
+        inputs: GraphInputs | None = None,
+        above: Tensor | None = None,
+    ) -> Tensor:
+        """Write the KV to `cells`; see `GraphComputations`."""
+
+
+class NodeMask(Protocol):
+    """Returns masks of nodes; see `GraphMemory.node_mask`."""
+
+    def __call__(self, ancestors: Tensor, prefixes: Tensor, length: int) -> Tensor:
+        """Return the mask [rows, 1, width, length]."""
+
+
+class GrownOnCard:
+    """Grows the trees below one root for each slot of a shape, whose KV goes to the cells behind
+    the root's.
+    """
+
+    def __init__(
+        self,
+        rule: TreeRule,
+        details: Details,
+        board: Tensor,
+        forward: TreeForward,
+        mask: NodeMask,
+        length: int,
+    ) -> None:
+        self._rule = rule
+        self._details = details
+        self._board = board
+        self._forward = forward
+        self._mask = mask
+        self._length = length
+
+    def grow(self, logits: Tensor, root: Tensor, cell: Tensor, place: Tensor, trash: int) -> Tensor:
+        """Return the logits [slots, nodes, vocabulary] of all forwarded nodes, and write their
+        results to the board.
+
+        `logits` [slots, 1, vocabulary] follow the roots, whose tokens, cells and positions are each
+        [slots, 1].
+        """
+        rule = self._rule
+        slots = len(root)
+        device = root.device
+        trees = CardTrees(rule, slots, device)
+        numbers = torch.zeros_like(root)
+        level = Level(
+            root,
+            torch.zeros(root.shape, device=device),
+            numbers - 1,
+            torch.ones_like(root, dtype=torch.bool),
+        )
+        nodes = torch.arange(sum(rule.widths), device=device)
+        ancestors = (nodes == 0).expand(slots, len(nodes), -1).clone()
+        count = torch.ones_like(root)
+        all_logits = [logits]
+        first = 1
+        for width in rule.widths[1:]:
+            fields = self._write(first - numbers.shape[1], logits, level)
+            begin = FIELDS + STATISTICS
+            candidates = fields[..., begin : begin + rule.branch].float()
+            tokens = fields[..., begin + TOP : begin + TOP + rule.branch].long()
+            trees.add_children(level.scores, numbers, candidates, tokens)
+            level = trees.next_level(width)
+            # Padding stands behind the nodes: what it writes, nobody attends to, and the next level
+            # overwrites it.
+            numbers = count + nodes[:width]
+            count = count + level.valid.sum(-1, keepdim=True)
+            above = level.above[..., None].expand(-1, -1, len(nodes))
+            paths = ancestors.gather(1, above) | (nodes == numbers[..., None])
+            ancestors.scatter_(1, numbers[..., None].expand(-1, -1, len(nodes)), paths)
+            logits = self._forward(
+                level.tokens,
+                (cell + numbers).clamp(max=trash),
+                place + paths.sum(-1) - 1,
+                self._mask(paths.to(torch.uint8), cell, self._length),
+                above=(cell + level.above).clamp(max=trash),
+            )
+            all_logits.append(logits)
+            first += width
+        self._write(first - numbers.shape[1], logits, level)
+        return torch.cat(all_logits, 1)
+
+    def _write(self, first: int, logits: Tensor, level: Level) -> Tensor:
+        """Write the results of a level's nodes to the board from column `first` on, and return
+        them.
+        """
+        largest, best = logits.max(-1)  # NaN if any is
+        known = (best, largest.isnan(), level.tokens)
+        fields = torch.cat(
+            (
+                torch.stack([result.double() for result in known], -1),
+                describe(logits, self._details).double(),
+                level.above.masked_fill(~level.valid, -1)[..., None].double(),
+            ),
+            -1,
+        )
+        self._board[:, first : first + fields.shape[1]] = fields
+        return fields
+
+
+class TreeLauncher(Launcher, Protocol):
+    """An executor as the work of its trees sees it."""
+
+    def read_trees(self, work: "TreeWork") -> Table:
+        """Wait for the results of trees, which were the last ones to be started."""
+
+
+class TreeWork(Work):
+    """The forwards of all levels of trees that grow on the card by one rule, from their roots."""
+
+    on_board = False
+
+    def __init__(
+        self, executor: TreeLauncher, rows: Sequence[Row], rule: TreeRule, details: Details
+    ) -> None:
+        super().__init__(executor, rows, (), details, may_chain=False)
+        self._launcher = executor
+        self.rule = rule
+        self.steps = sum(rule.widths)
+        self._ends = list(accumulate(rule.widths))
+        self._level = 0
+        """The level that was asked for last."""
+        self._counts = {row.slot: 1 for row in rows}
+        """The nodes that were asked for so far, by slot of the trees that still grow."""
+        self._roots = {row.slot: row.start + len(row.tokens) - 1 for row in rows}
+        """The cell of each root."""
+        self._is_read = False
+
+    @property
+    def unread(self) -> bool:
+        return not self._is_read
+
+    def read(self) -> None:
+        if not self._is_read:
+            self.table = self._launcher.read_trees(self)
+            self._is_read = True
+
+    def next_level(self, rows: Sequence[Row], layers: Sequence[int]) -> int:
+        """Return the number of the level that these rows are; 0 if they are not what the card has
+        forwarded after the level that was asked for last.
+        """
+        level = self._level + 1
+        if layers or level == len(self._ends):
+            return 0
+        self.read()
+        if len({row.slot for row in rows}) < len(rows) or not all(
+            self._is_forwarded(row, level) for row in rows
+        ):
+            return 0
+        self._level = level
+        self._counts = {row.slot: self._counts[row.slot] + len(row.tokens) for row in rows}
+        return level
+
+    def columns_of(self, row: Row, step: int) -> range:
+        first = self._ends[step - 1] if step else 0
+        return range(first, first + (len(row.tokens) if step else 1))
+
+    def width_of(self, step: int) -> int:
+        return self.rule.widths[step] if step else super().width_of(step)
+
+    def _is_forwarded(self, row: Row, level: int) -> bool:
+        """Return whether the card has forwarded the nodes of a row, and no others, in a level."""
+        if row.slot not in self._counts:
+            return False
+        root = self._roots[row.slot]
+        before = self._counts[row.slot]
+        table = self.table[row.slot, self._ends[level - 1] : self._ends[level]]
+        count = int((table[:, ABOVE] >= 0).sum())
+        if row.start != root + before or not count == len(row.tokens) == row.keep:
+            return False
+        above = [before - 1 + node for node in range(count)]
+        if row.parents is not None:
+            above = [row.prefix + parent - root for parent in row.parents[-count:]]
+        chosen: list[list[float]] = table[:count, [ABOVE, OWN]].T.tolist()
+        return chosen == [above, list(row.tokens)]
