@@ -166,6 +166,21 @@ class Runner:
                 result.mask(self.masked)
         return result
 
+    def verify_ahead(
+        self,
+        trees: Forward,
+        lacking: Sequence[tuple[int, Sequence[int]]],
+        layers: Sequence[int] = (),
+    ) -> None:
+        """Say that the next forward will probably verify trees which still grow on a card.
+
+        `lacking` has for each tree a slot, and the tokens that its KV lacks up to the root; `trees`
+        are the results of the draft model's forward from which they grow. Nothing is appended to
+        the slots.
+        """
+        rows = [Row(slot, tokens, self.length(slot), self.length(slot)) for slot, tokens in lacking]
+        self.executor.verify_ahead(trees, rows, layers)
+
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the provisional nodes `path` (from the prefix down) part of the prefix and drop the
         others.

@@ -1,10 +1,9 @@
 """Trees that grow on an emulated card by a rule: the trees of level-by-level growth, and one wait per round."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import torch
 from emulated_card import Machine, emulated_cards
 from tiny_models import (
     AUTOREGRESSIVE,
@@ -57,11 +56,12 @@ def rounds(records: dict[str, RequestRecord]) -> dict[str, list[object]]:
     }
 
 
+@pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("batch_size", [1, 3])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("spec", [EAGLE2])
 def test_trees_of_growth_level_by_level(
-    spec: str, temperature: float, batch_size: int, requests_: list[Request], machine: Machine
+    spec: str, temperature: float, batch_size: int, requests_: list[Request]
 ) -> None:
     method, options = (
         parse_method(spec),

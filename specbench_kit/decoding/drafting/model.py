@@ -60,6 +60,10 @@ class ModelDrafter(LocalDrafter):
         self._sample = sample
         self.on_forward: Callable[[Phase, Mapping[str, Row]], None] | None = None
         """Called with each forward's numbers of new tokens and of tokens in KV, by request."""
+        self.on_trees: Callable[[Forward, Sequence[Draft]], None] | None = None
+        """Called when trees have begun to grow by a rule on a card, before their first level is
+        waited for.
+        """
         self._drafting = partial(clock.phase, "draft")
         self._slots: dict[str, int] = {}
 
@@ -139,7 +143,11 @@ class ModelDrafter(LocalDrafter):
         trees = self._trees(frontier)
         with self.clock.phase("draft"):
             rows = [self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier]
-            logits = self._forward([draft for draft, _ in frontier], rows, trees=trees)
+            drafts = [draft for draft, _ in frontier]
+            logits = self._forward(drafts, rows, trees=trees)
+            if trees is not None and self.on_trees is not None:
+                with self.clock.phase("verify", typical=False):
+                    self.on_trees(logits, drafts)
             refuse_nan(logits)
             logits = masked(logits, [draft.allowed_after(nodes) for draft, nodes in frontier])
         return DraftForward(logits, self._sampler)

@@ -273,6 +273,15 @@ class Executor(ABC):
         """
         return self.forward(rows)
 
+    def verify_ahead(  # noqa: B027  # most wait until the host knows the trees
+        self, trees: Forward, rows: Sequence[Row], layers: Sequence[int]
+    ) -> None:
+        """Hear that the next forward will probably be of these rows, each of which ends with the
+        root of a tree, and behind them of the nodes that the rule of the trees selects.
+
+        `trees` are the results of another executor's `begin_trees`, in the order of the rows.
+        """
+
     @abstractmethod
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         """Move the KV at `sources`, in rising order, to `to`, `to + 1`, ...; no entry moves to a

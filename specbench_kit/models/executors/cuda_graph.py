@@ -27,7 +27,12 @@ from specbench_kit.models.executors.graph_inputs import (
     pending_in,
     power_of_two,
 )
-from specbench_kit.models.executors.graph_trees import MOST_NODES, TreeWork
+from specbench_kit.models.executors.graph_trees import (
+    MOST_NODES,
+    TreeBoard,
+    TreeWork,
+    VerifiedAhead,
+)
 from specbench_kit.models.executors.graph_work import (
     COLUMNS,
     CapturedGraph,
@@ -82,7 +87,8 @@ MOST_STEPS = 8
 
 class GraphKey(NamedTuple):
     """What a graph computes: a forward with `steps` 0, else a chain; one that `goes_on` needs no
-    inputs. With a `rule` it is a forward and the trees that grow below it.
+    inputs. With a `rule` it is a forward and the trees that grow below it, or the verification of
+    such trees, which the rule selects on another executor's `board`.
     """
 
     shape: GraphShape
@@ -91,6 +97,7 @@ class GraphKey(NamedTuple):
     goes_on: bool = False
     details: Details = Details()
     rule: TreeRule | None = None
+    board: TreeBoard | None = None
 
 
 @executors.register("cuda-graph")
@@ -155,6 +162,8 @@ class CudaGraphExecutor(TransformersExecutor):
         """The trees of which the next forward may be a level."""
         self._tree_owner: ref[TreeWork] | None = None
         """The trees whose results are on a board of trees."""
+        self._ahead: VerifiedAhead | None = None
+        """The verification that the next forward may be."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         if not torch.is_inference_mode_enabled():
@@ -163,6 +172,9 @@ class CudaGraphExecutor(TransformersExecutor):
         trees = self._trees() if self._trees is not None else None
         if trees is not None and (level := trees.next_level(rows, layers)):
             return GraphForward(trees, rows, level)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.answers(rows, layers):
+            return GraphForward(ahead, rows, 0)
         if self._chain is not None and self._chain.goes_on(rows, layers):
             self._chain.steps += 1
             return GraphForward(self._chain, rows, self._chain.steps - 1)
@@ -196,6 +208,43 @@ class CudaGraphExecutor(TransformersExecutor):
         self._replay(work, graph, self._link(work))
         self._trees = ref(work)
         return GraphForward(work, rows, 0)
+
+    def verify_ahead(self, trees: Forward, rows: Sequence[Row], layers: Sequence[int]) -> None:
+        source = trees.work if isinstance(trees, GraphForward) else None
+        if isinstance(source, TreeWork) and self._can_verify(source, rows):
+            with torch.inference_mode():
+                self._verify_ahead(source, rows, layers)
+
+    def _verify_ahead(self, source: TreeWork, rows: Sequence[Row], layers: Sequence[int]) -> None:
+        self._end_chain()
+        with_slots = [
+            row._replace(tokens=[*row.tokens, tree.slot])
+            for row, tree in zip(rows, source.rows, strict=True)
+        ]
+        work = VerifiedAhead(self, with_slots, layers, source)
+        shape = self._shape(work)
+        work.shape = shape._replace(width=shape.width - 1 + source.rule.budget)
+        self._move_kv()
+        key = GraphKey(shape, tuple(layers), rule=source.rule, board=source.board)
+        self._replay(work, key, [list(row.tokens) for row in with_slots])
+        source.ahead = ref(work)
+        self._ahead = work
+
+    def _can_verify(self, source: TreeWork, rows: Sequence[Row]) -> bool:
+        """Return whether a graph can verify trees that the host does not know yet, below what these
+        rows append.
+        """
+        board = source.board
+        end = max(row.start + len(row.tokens) for row in rows) + source.rule.budget
+        return (
+            self.grows_trees
+            and source.unread
+            and source.executor is not self
+            and board.selected.device == self.device
+            and self.slots <= len(board.verified)
+            and all(len(row.tokens) < MOST_CHAIN for row in rows)
+            and end <= self._memory.trash
+        )
 
     def _can_grow(self, rows: Sequence[Row], rule: TreeRule) -> bool:
         """Return whether a graph can compute all levels of trees that grow by a rule."""
@@ -284,6 +333,7 @@ class CudaGraphExecutor(TransformersExecutor):
         # else does any more.
         if self._chain is not None and any(row.slot == slot for row in self._chain.rows):
             self._end_chain()
+        self._ahead = None  # it holds its executor, too
 
     def launch(self, work: Work) -> None:
         """Start what of the work has not been started."""
@@ -343,9 +393,9 @@ class CudaGraphExecutor(TransformersExecutor):
         memory.host_details.copy_(memory.details)
         return memory.host_details.numpy().copy()
 
-    def read_trees(self, work: TreeWork) -> Table:
-        """Wait for the results of trees, which were the last ones to be started."""
-        return self._memory.tree_board(work.steps).read()
+    def tree_board(self, rule: TreeRule) -> TreeBoard:
+        """Return the board of trees that grow by a rule."""
+        return self._memory.tree_board(rule)
 
     def _move_kv(self) -> None:
         """Move the KV that waits for it."""
@@ -373,7 +423,9 @@ class CudaGraphExecutor(TransformersExecutor):
             inputs.fill(work.rows, tokens)
         graph = graph or self._capture(key, inputs)
         results = graph.replay()
-        steps = max(1, key.steps) if key.rule is None else key.rule.levels
+        steps = max(1, key.steps)
+        if key.rule is not None and key.board is None:
+            steps = key.rule.levels
         work.results += [(results, step) for step in range(steps)]
         work.started += steps
 
@@ -389,6 +441,8 @@ class CudaGraphExecutor(TransformersExecutor):
     ) -> tuple[Tensor, dict[int, Tensor]]:
         if inputs is None:
             return self._computations.steps(key.shape, key.steps, key.details)
+        if key.rule is not None and key.board is not None:
+            return self._computations.selected(inputs, key.rule, key.board, key.layers)
         if key.rule is not None:
             return self._computations.trees(inputs, key.rule, key.details)
         if not key.shape.length:
@@ -431,10 +485,11 @@ class CudaGraphExecutor(TransformersExecutor):
         self._tree_owner = ref(work)
 
     def _end_chain(self) -> None:
-        """Start the steps of the chain that were put off: what comes now is no step of it, and no
-        level of trees.
+        """Start the steps of the chain that were put off: what comes now is no step of it, no
+        level of trees and no verification of them.
         """
         self._trees = None
+        self._ahead = None
         chain = self._chain
         self._chain = None
         if chain is not None and chain.started < chain.steps:

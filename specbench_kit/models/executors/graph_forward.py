@@ -15,7 +15,7 @@ from specbench_kit.models.executors.graph_inputs import (
     GraphShape,
     describe,
 )
-from specbench_kit.models.executors.graph_trees import GrownOnCard, TreeBoard
+from specbench_kit.models.executors.graph_trees import GrownOnCard, TreeBoard, paths_to
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
 from specbench_kit.models.executors.kv import KVStore
 from specbench_kit.models.executors.tree_rule import TreeRule
@@ -102,16 +102,14 @@ class GraphMemory:
         self._slots = torch.arange(slots, device=device)[:, None]
         self._dtype = dtype
         self._blocked = torch.finfo(dtype).min
-        self._tree_boards: dict[int, TreeBoard] = {}
-        """The boards of trees by the number of nodes that they forward; most executors need
-        none.
-        """
+        self._tree_boards: dict[TreeRule, TreeBoard] = {}
+        """The boards of trees by their rule; most executors need none."""
 
-    def tree_board(self, nodes: int) -> TreeBoard:
-        """Return the board of trees that forward so many nodes."""
-        if nodes not in self._tree_boards:
-            self._tree_boards[nodes] = TreeBoard(self.slots, nodes, self._keys.device)
-        return self._tree_boards[nodes]
+    def tree_board(self, rule: TreeRule) -> TreeBoard:
+        """Return the board of trees that grow by a rule."""
+        if rule not in self._tree_boards:
+            self._tree_boards[rule] = TreeBoard(self.slots, rule, self._keys.device)
+        return self._tree_boards[rule]
 
     @property
     def state(self) -> list[Tensor]:
@@ -306,10 +304,63 @@ class GraphComputations:
         mask = memory.chain_mask(inputs.cells, shape.length)
         logits = forward(tokens, inputs.cells, inputs.places, mask, inputs)
         logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))
-        board = memory.tree_board(sum(rule.widths)).card[shape.first : shape.first + shape.rows]
-        grown = GrownOnCard(rule, details, board, forward, memory.node_mask, shape.length)
+        board = memory.tree_board(rule)
+        grown = GrownOnCard(
+            rule, details, board, shape.first, forward, memory.node_mask, shape.length
+        )
         root, cell, place = (part.gather(1, last) for part in (tokens, inputs.cells, inputs.places))
         return grown.grow(logits, root, cell, place, memory.trash), {}
+
+    def selected(
+        self, inputs: GraphInputs, rule: TreeRule, board: TreeBoard, layers: Sequence[int]
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute a forward of the nodes that the rule of another executor's trees has selected,
+        and of what KV lacks up to their roots.
+
+        The last input of each row is the slot of its tree. Return the logits after the root and
+        after each node.
+        """
+        inputs.copy()
+        memory = self._memory
+        shape = inputs.shape
+        trash = memory.trash
+        last = inputs.last[:, None]
+        nodes = board.selected[inputs.tokens.gather(1, last)[:, 0]]
+        # The roots of all rows stand in one column, and padding before what leads to them. What is
+        # padding is written to the last cell, which nothing attends to.
+        before = torch.arange(1 - shape.width, 0, device=last.device) + last
+        tokens, cells, places = (
+            part.gather(1, before.clamp(min=0))
+            for part in (inputs.tokens, inputs.cells, inputs.places)
+        )
+        cells = cells.masked_fill(before < 0, trash)
+        cell = cells[:, -1:]
+        above = torch.cat((torch.zeros_like(cell), nodes[..., 1]), 1)
+        is_node = torch.cat((torch.zeros_like(cell), nodes[..., 2]), 1).bool()
+        columns = torch.arange(above.shape[1], device=last.device)
+        node_cells = (cell + columns).masked_fill(~is_node, trash).clamp(max=trash)
+        paths = paths_to(above, rule.levels)
+        masks = (
+            memory.chain_mask(cells, shape.length),
+            memory.node_mask(paths[:, 1:].to(torch.uint8), cell, shape.length),
+        )
+        tokens = torch.cat((tokens, nodes[..., 0]), 1)
+        logits, hidden = self._forward(
+            shape._replace(width=tokens.shape[1]),
+            tokens,
+            torch.cat((cells, node_cells[:, 1:]), 1),
+            torch.cat((places, places[:, -1:] + paths[:, 1:].sum(-1) - 1), 1),
+            torch.cat(masks, -2),
+            layers,
+        )
+        root = shape.width - 2
+        logits = logits[:, root:]
+        largest, best = logits.max(-1)  # NaN if any is
+        results = (best, largest.isnan(), tokens[:, root:], above.masked_fill(~is_node, -1))
+        board.verified[shape.first : shape.first + shape.rows] = torch.stack(
+            [result.double() for result in results], -1
+        )
+        return logits, {layer: states[:, root:] for layer, states in hidden.items()}
 
     def steps(
         self, shape: GraphShape, steps: int, details: Details

@@ -7,8 +7,9 @@ it asks for the nodes that the card has chosen, their results are there already.
 
 from collections.abc import Sequence
 from itertools import accumulate
-from math import log
+from math import log, prod
 from typing import NamedTuple, Protocol
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -32,22 +33,44 @@ ABOVE = FIELDS + DETAILS
 which is node 0; -1 for padding.
 """
 TREE_FIELDS = ABOVE + 1
+COLUMN_ABOVE = FIELDS
+"""The field of a verified node with the column of the node above, of which the root has column 0;
+-1 for the root and for padding.
+"""
+VERIFIED_FIELDS = COLUMN_ABOVE + 1
 
 
 class TreeBoard:
-    """The results [slots, nodes, TREE_FIELDS] of the last trees that grew on the card, there and in
-    pinned memory.
+    """The results of the last trees that grew by a rule on the card, there and in pinned memory.
+
+    `trees` [slots, nodes, TREE_FIELDS] are what the forwarded nodes say, and `selected` [slots,
+    budget, 3] the nodes that are to be verified: token, column of the node above and whether there
+    is one. A target that verifies them ahead leaves its results in `verified` [slots, 1 + budget,
+    VERIFIED_FIELDS], by its own slots. The host reads both at once.
     """
 
-    def __init__(self, slots: int, nodes: int, device: torch.device) -> None:
-        size = (slots, nodes, TREE_FIELDS)
-        self.card = torch.zeros(size, dtype=torch.float64, device=device)
-        self._host = torch.zeros(size, dtype=torch.float64, pin_memory=True)
+    def __init__(self, slots: int, rule: TreeRule, device: torch.device) -> None:
+        sizes = (
+            (slots, sum(rule.widths), TREE_FIELDS),
+            (slots, 1 + rule.budget, VERIFIED_FIELDS),
+        )
+        self._ends = list(accumulate(prod(size) for size in sizes))
+        self._card = torch.zeros(self._ends[-1], dtype=torch.float64, device=device)
+        self._host = torch.zeros(self._ends[-1], dtype=torch.float64, pin_memory=True)
+        self.trees, self.verified = (
+            part.view(size)
+            for part, size in zip(self._card.tensor_split(self._ends[:1]), sizes, strict=True)
+        )
+        self.selected = torch.zeros((slots, rule.budget, 3), dtype=torch.int64, device=device)
 
-    def read(self) -> Table:
-        """Wait for the results, and return them."""
-        self._host.copy_(self.card)
-        return self._host.numpy().copy()
+    def read(self, *, with_verified: bool) -> tuple[Table, Table | None]:
+        """Wait for the results of trees and, if they are there, of their verification."""
+        end = self._ends[with_verified]
+        self._host[:end].copy_(self._card[:end])
+        numbers = self._host[:end].numpy().copy()
+        trees = numbers[: self._ends[0]].reshape(self.trees.shape)
+        verified = numbers[self._ends[0] :].reshape(self.verified.shape) if with_verified else None
+        return trees, verified
 
 
 class Level(NamedTuple):
@@ -55,9 +78,10 @@ class Level(NamedTuple):
     them.
 
     Where there are fewer nodes the last ones are padding, and `valid` is false. The scores of
-    padding are minus infinity.
+    padding are minus infinity. `ids` tell all nodes of a tree apart, of which the root has 0.
     """
 
+    ids: Tensor
     tokens: Tensor
     scores: Tensor
     above: Tensor
@@ -75,21 +99,26 @@ class CardTrees:
         self._rule = rule
         size = (slots, rule.budget)
         self._scores = torch.full(size, -torch.inf, device=device)
+        self._ids = torch.zeros(size, dtype=torch.int64, device=device)
+        self._parents = torch.zeros(size, dtype=torch.int64, device=device)
+        """The ids of the nodes above."""
         self._tokens = torch.zeros(size, dtype=torch.int64, device=device)
         self._above = torch.zeros(size, dtype=torch.int64, device=device)
+        """The numbers of the nodes above, in the order of forwards."""
+        self._next_id = 1
         self._forwarded = torch.zeros(size, dtype=torch.bool, device=device)
         self._is_new = torch.zeros(size, dtype=torch.bool, device=device)
 
     def add_children(
-        self, scores: Tensor, numbers: Tensor, candidates: Tensor, tokens: Tensor
+        self, level: Level, numbers: Tensor, candidates: Tensor, tokens: Tensor
     ) -> None:
-        """Add the children of forwarded nodes [slots, width] with these scores and numbers.
+        """Add the children of the nodes of a level, which were forwarded under these numbers.
 
         `candidates` are the logarithms of the probabilities of their most probable next `tokens`,
         both [slots, width, branch].
         """
         branch = candidates.shape[-1]
-        bases = (scores.double() + log(self._rule.decay)).float()
+        bases = (level.scores.double() + log(self._rule.decay)).float()
         values = (bases[..., None] + candidates).flatten(1)
         best, order = values.sort(dim=-1, descending=True, stable=True)
         best, order = best[:, : self._rule.budget], order[:, : self._rule.budget]
@@ -98,13 +127,18 @@ class CardTrees:
         kept = kept.sort(dim=-1).values
         self._scores = every.gather(1, kept)
         self._is_new = kept >= self._rule.budget
-        self._tokens = torch.cat((self._tokens, tokens.flatten(1).gather(1, order)), -1).gather(
-            1, kept
-        )
-        above = numbers.gather(1, order.div(branch, rounding_mode="floor"))
-        self._above = torch.cat((self._above, above), -1).gather(1, kept)
-        old = torch.cat((self._forwarded, torch.zeros_like(best, dtype=torch.bool)), -1)
-        self._forwarded = old.gather(1, kept)
+        rows = order.div(branch, rounding_mode="floor")
+        ids = self._next_id + torch.arange(best.shape[1], device=best.device).expand_as(order)
+        self._next_id += best.shape[1]
+
+        def joined(old: Tensor, new: Tensor) -> Tensor:
+            return torch.cat((old, new), -1).gather(1, kept)
+
+        self._ids = joined(self._ids, ids)
+        self._parents = joined(self._parents, level.ids.gather(1, rows))
+        self._tokens = joined(self._tokens, tokens.flatten(1).gather(1, order))
+        self._above = joined(self._above, numbers.gather(1, rows))
+        self._forwarded = joined(self._forwarded, torch.zeros_like(best, dtype=torch.bool))
 
     def next_level(self, width: int) -> Level:
         """Return the nodes that are forwarded next, and note that they are."""
@@ -120,11 +154,40 @@ class CardTrees:
         self._forwarded = marked.scatter(1, places, torch.ones_like(valid))[:, :end]
         places = places.clamp(max=end - 1)
         return Level(
+            self._ids.gather(1, places),
             self._tokens.gather(1, places),
             self._scores.gather(1, places).masked_fill(~valid, -torch.inf),
             self._above.gather(1, places),
             valid,
         )
+
+    def selected(self) -> Tensor:
+        """Return the selected nodes [slots, budget, 3] as `TreeBoard` has them, padding behind
+        them.
+        """
+        is_node = self._scores > -torch.inf
+        order = (~is_node).sort(dim=-1, stable=True).indices
+        ids, parents, tokens, is_node = (
+            values.gather(1, order) for values in (self._ids, self._parents, self._tokens, is_node)
+        )
+        is_parent = (ids[:, None] == parents[..., None]) & is_node[:, None]
+        column = (is_parent.long().argmax(-1) + 1).masked_fill(~is_parent.any(-1), 0)
+        return torch.stack((tokens, column, is_node.long()), -1)
+
+
+def paths_to(columns: Tensor, levels: int) -> Tensor:
+    """Return which columns [rows, columns, columns] lie on the path to each column, itself
+    included.
+
+    `columns` are those of the nodes above, the root, in column 0, is its own; no node is deeper
+    than `levels`.
+    """
+    rows, count = columns.shape
+    own = torch.eye(count, dtype=torch.bool, device=columns.device).expand(rows, -1, -1)
+    paths = own
+    for _ in range(levels):
+        paths = own | paths.gather(1, columns[..., None].expand(-1, -1, count))
+    return paths
 
 
 class TreeForward(Protocol):
@@ -150,15 +213,16 @@ class NodeMask(Protocol):
 
 
 class GrownOnCard:
-    """Grows the trees below one root for each slot of a shape, whose KV goes to the cells behind
-    the root's.
+    """Grows the trees below one root for each slot from `first` on, whose KV goes to the cells
+    behind the root's.
     """
 
     def __init__(
         self,
         rule: TreeRule,
         details: Details,
-        board: Tensor,
+        board: TreeBoard,
+        first: int,
         forward: TreeForward,
         mask: NodeMask,
         length: int,
@@ -166,6 +230,7 @@ class GrownOnCard:
         self._rule = rule
         self._details = details
         self._board = board
+        self._first = first
         self._forward = forward
         self._mask = mask
         self._length = length
@@ -183,6 +248,7 @@ class GrownOnCard:
         trees = CardTrees(rule, slots, device)
         numbers = torch.zeros_like(root)
         level = Level(
+            numbers,
             root,
             torch.zeros(root.shape, device=device),
             numbers - 1,
@@ -192,13 +258,9 @@ class GrownOnCard:
         ancestors = (nodes == 0).expand(slots, len(nodes), -1).clone()
         count = torch.ones_like(root)
         all_logits = [logits]
+        self._add_children(trees, level, numbers, self._write(0, logits, level))
         first = 1
         for width in rule.widths[1:]:
-            fields = self._write(first - numbers.shape[1], logits, level)
-            begin = FIELDS + STATISTICS
-            candidates = fields[..., begin : begin + rule.branch].float()
-            tokens = fields[..., begin + TOP : begin + TOP + rule.branch].long()
-            trees.add_children(level.scores, numbers, candidates, tokens)
             level = trees.next_level(width)
             # Padding stands behind the nodes: what it writes, nobody attends to, and the next level
             # overwrites it.
@@ -215,9 +277,18 @@ class GrownOnCard:
                 above=(cell + level.above).clamp(max=trash),
             )
             all_logits.append(logits)
+            self._add_children(trees, level, numbers, self._write(first, logits, level))
             first += width
-        self._write(first - numbers.shape[1], logits, level)
+        self._board.selected[self._first : self._first + slots] = trees.selected()
         return torch.cat(all_logits, 1)
+
+    def _add_children(
+        self, trees: CardTrees, level: Level, numbers: Tensor, fields: Tensor
+    ) -> None:
+        begin = FIELDS + STATISTICS
+        candidates = fields[..., begin : begin + self._rule.branch].float()
+        tokens = fields[..., begin + TOP : begin + TOP + self._rule.branch].long()
+        trees.add_children(level, numbers, candidates, tokens)
 
     def _write(self, first: int, logits: Tensor, level: Level) -> Tensor:
         """Write the results of a level's nodes to the board from column `first` on, and return
@@ -233,15 +304,16 @@ class GrownOnCard:
             ),
             -1,
         )
-        self._board[:, first : first + fields.shape[1]] = fields
+        slots = slice(self._first, self._first + len(fields))
+        self._board.trees[slots, first : first + fields.shape[1]] = fields
         return fields
 
 
 class TreeLauncher(Launcher, Protocol):
     """An executor as the work of its trees sees it."""
 
-    def read_trees(self, work: "TreeWork") -> Table:
-        """Wait for the results of trees, which were the last ones to be started."""
+    def tree_board(self, rule: TreeRule) -> TreeBoard:
+        """Return the board of trees that grow by a rule."""
 
 
 class TreeWork(Work):
@@ -264,15 +336,26 @@ class TreeWork(Work):
         self._roots = {row.slot: row.start + len(row.tokens) - 1 for row in rows}
         """The cell of each root."""
         self._is_read = False
+        self.ahead: ref[VerifiedAhead] | None = None
+        """The verification that was started before the host knows the trees."""
+
+    @property
+    def board(self) -> TreeBoard:
+        """Return the board that holds the results on the card."""
+        return self._launcher.tree_board(self.rule)
 
     @property
     def unread(self) -> bool:
         return not self._is_read
 
     def read(self) -> None:
-        if not self._is_read:
-            self.table = self._launcher.read_trees(self)
-            self._is_read = True
+        if self._is_read:
+            return
+        ahead = self.ahead() if self.ahead is not None else None
+        self.table, verified = self.board.read(with_verified=ahead is not None)
+        self._is_read = True
+        if ahead is not None and verified is not None:
+            ahead.table = verified
 
     def next_level(self, rows: Sequence[Row], layers: Sequence[int]) -> int:
         """Return the number of the level that these rows are; 0 if they are not what the card has
@@ -312,3 +395,59 @@ class TreeWork(Work):
             above = [row.prefix + parent - root for parent in row.parents[-count:]]
         chosen: list[list[float]] = table[:count, [ABOVE, OWN]].T.tolist()
         return chosen == [above, list(row.tokens)]
+
+
+class VerifiedAhead(Work):
+    """The verification of trees that still grow on the card, for the nodes that their rule selects.
+
+    Each row is what a request's KV lacks up to its root and, in place of a last token, the slot of
+    its tree. The forward that the host asks for later may be this one: it is if the nodes are the
+    same. Column 0 of the results belongs to the root.
+    """
+
+    on_board = False
+
+    def __init__(
+        self, executor: Launcher, rows: Sequence[Row], layers: Sequence[int], source: TreeWork
+    ) -> None:
+        super().__init__(executor, rows, layers, Details(), may_chain=False)
+        self.source = source
+        self.steps = source.rule.budget
+        self._rows = {row.slot: row for row in rows}
+
+    @property
+    def unread(self) -> bool:
+        return self.source.unread
+
+    def read(self) -> None:
+        self.source.read()
+
+    def columns_of(self, row: Row, step: int) -> range:
+        return range(row.keep)
+
+    def answers(self, rows: Sequence[Row], layers: Sequence[int]) -> bool:
+        """Return whether the forward that the host asks for is this one."""
+        if list(layers) != list(self.layers) or sorted(row.slot for row in rows) != sorted(
+            self._rows
+        ):
+            return False
+        self.read()
+        return all(map(self._is_verified, rows))
+
+    def _is_verified(self, row: Row) -> bool:
+        """Return whether the nodes of a row are those that were verified."""
+        own = self._rows[row.slot]
+        table = self.table[row.slot]
+        nodes = int((table[:, COLUMN_ABOVE] >= 0).sum())
+        root = len(own.tokens) - 2
+        is_round = row.start == row.prefix == own.start and row.keep == 1 + nodes
+        if not is_round or len(row.tokens) != root + 1 + nodes:
+            return False
+        above = range(-1, root + nodes) if row.parents is None else row.parents
+        columns = [node - root for node in above]
+        verified: list[list[float]] = table[1 : 1 + nodes, [COLUMN_ABOVE, OWN]].T.tolist()
+        return (
+            list(row.tokens[: root + 1]) == list(own.tokens[:-1])
+            and columns[: root + 1] == list(range(-1 - root, 0))
+            and verified == [columns[root + 1 :], list(row.tokens[root + 1 :])]
+        )
