@@ -40,12 +40,13 @@ FIXED = {
     "fixed-k",
     "block-verification",
     "eagle",
+    "eagle2-tree",
     "goodput",
     "sglang-ema",
     "sglang-throughput",
     "ucb-specstop",
 }
-"""Methods that read nothing of a draft before it is verified."""
+"""Methods of which the host reads nothing before the verification, trees that grow on the card included."""
 
 
 class CountedRunner(Runner):

@@ -7,6 +7,7 @@ verification run through one captured graph, with the same padding, a token's lo
 all of them.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from specbench_kit.core.plain_text import first_line
 from specbench_kit.models.executors.base import Forward, Padding, Row, executors
 from specbench_kit.models.executors.card_decoder import CardDecoder, is_computable, sizes_of
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
@@ -52,6 +54,7 @@ from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 from specbench_kit.models.executors.tree_rule import TreeRule
 
+_LOG = logging.getLogger(__name__)
 CAPTURED = {
     "gemma",
     "glm4",
@@ -164,6 +167,8 @@ class CudaGraphExecutor(TransformersExecutor):
         """The trees whose results are on a board of trees."""
         self._ahead: VerifiedAhead | None = None
         """The verification that the next forward may be."""
+        self._refused: set[GraphKey] = set()
+        """The graphs of trees that cannot be captured."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         if not torch.is_inference_mode_enabled():
@@ -204,10 +209,25 @@ class CudaGraphExecutor(TransformersExecutor):
         work.shape = self._shape(work)
         self._take_trees(work)
         self._move_kv()
-        graph = GraphKey(work.shape, details=work.details, rule=rule)
-        self._replay(work, graph, self._link(work))
+        key = GraphKey(work.shape, details=work.details, rule=rule)
+        if not self._replay_trees(work, key, self._link(work)):
+            return self.forward(rows)
         self._trees = ref(work)
         return GraphForward(work, rows, 0)
+
+    def _replay_trees(self, work: Work, key: GraphKey, tokens: Sequence[Sequence[int]]) -> bool:
+        """Start the work by a graph of trees; return False if none can be captured for its shape,
+        so that trees grow level by level.
+        """
+        if key in self._refused:
+            return False
+        try:
+            self._replay(work, key, tokens)
+        except RuntimeError as error:  # whatever a card says
+            self._refused.add(key)
+            _LOG.warning("TREES ARE NO GRAPH ON %s: %s", self.device, first_line(error))
+            return False
+        return True
 
     def verify_ahead(self, trees: Forward, rows: Sequence[Row], layers: Sequence[int]) -> None:
         source = trees.work if isinstance(trees, GraphForward) else None
@@ -226,9 +246,9 @@ class CudaGraphExecutor(TransformersExecutor):
         work.shape = shape._replace(width=shape.width - 1 + source.rule.budget)
         self._move_kv()
         key = GraphKey(shape, tuple(layers), rule=source.rule, board=source.board)
-        self._replay(work, key, [list(row.tokens) for row in with_slots])
-        source.ahead = ref(work)
-        self._ahead = work
+        if self._replay_trees(work, key, [list(row.tokens) for row in with_slots]):
+            source.ahead = ref(work)
+            self._ahead = work
 
     def _can_verify(self, source: TreeWork, rows: Sequence[Row]) -> bool:
         """Return whether a graph can verify trees that the host does not know yet, below what these
