@@ -167,7 +167,7 @@ class CudaGraphExecutor(TransformersExecutor):
         """The trees whose results are on a board of trees."""
         self._ahead: VerifiedAhead | None = None
         """The verification that the next forward may be."""
-        self._refused: set[GraphKey] = set()
+        self._uncaptured: set[GraphKey] = set()
         """The graphs of trees that cannot be captured."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
@@ -219,12 +219,12 @@ class CudaGraphExecutor(TransformersExecutor):
         """Start the work by a graph of trees; return False if none can be captured for its shape,
         so that trees grow level by level.
         """
-        if key in self._refused:
+        if key in self._uncaptured:
             return False
         try:
             self._replay(work, key, tokens)
         except RuntimeError as error:  # whatever a card says
-            self._refused.add(key)
+            self._uncaptured.add(key)
             _LOG.warning("TREES ARE NO GRAPH ON %s: %s", self.device, first_line(error))
             return False
         return True
