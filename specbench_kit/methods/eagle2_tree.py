@@ -91,11 +91,12 @@ class Eagle2Tree(LatencyAware):
 class _Eagle2Policy(Policy):
     def __init__(self, options: Eagle2Tree) -> None:
         self._options = options
+        self._rule = options.rule
         self._trees: list[GrowingTree] = []
 
     def draft(self, drafter: "Drafter") -> None:
         for draft in drafter.drafts:
-            draft.tree.rule = self._options.rule
+            draft.tree.rule = self._rule
         frontier = self._begin(drafter)
         for _ in range(self._options.depth + 1):
             frontier = self._next_level(drafter, frontier)

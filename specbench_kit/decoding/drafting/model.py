@@ -213,9 +213,11 @@ class ModelDrafter(LocalDrafter):
         """Return the rule by which all trees grow from these nodes, which are their roots; None if
         there is none, or if the host changes the distributions that it reads.
         """
+        if not self._runner.grows_trees:
+            return None
         rules = {draft.tree.rule for draft, _ in frontier}
         rule = next(iter(rules), None)
-        if rule is None or len(rules) > 1 or not self._runner.grows_trees:
+        if rule is None or len(rules) > 1:
             return None
         is_changed = (
             self._sampler.cuts
