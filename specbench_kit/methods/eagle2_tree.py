@@ -20,7 +20,7 @@ from specbench_kit.methods.base import (
 from specbench_kit.methods.growth import Frontier, GrowingTree, expand, expected_of
 from specbench_kit.methods.latency_aware import LatencyAware
 from specbench_kit.methods.round_costs import answer_s, forward_s
-from specbench_kit.models.executors.tree_rule import TreeRule
+from specbench_kit.models.executors.tree_rule import BeamRule
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -68,9 +68,9 @@ class Eagle2Tree(LatencyAware):
         return self.depth + 1
 
     @property
-    def rule(self) -> TreeRule:
+    def rule(self) -> BeamRule:
         """Return the rule by which trees of all levels grow."""
-        return TreeRule(
+        return BeamRule(
             levels=self.depth + 1,
             beams=self.top_k,
             branch=self.top_k,

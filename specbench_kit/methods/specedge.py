@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from specbench_kit.methods.base import Capability, Group, Method, Policy, methods, require
 from specbench_kit.methods.growth import GrowingTree, expand, grow
-from specbench_kit.models.executors.tree_rule import TreeRule
+from specbench_kit.models.executors.tree_rule import BeamRule
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
@@ -144,13 +144,13 @@ class _SpecEdgePolicy(Policy):
             else guess.below_root(draft, budget, DECAY)
         )
 
-    def _rule(self, depth: int, tree: GrowingTree) -> TreeRule | None:
+    def _rule(self, depth: int, tree: GrowingTree) -> BeamRule | None:
         """Return the rule by which a tree grows from its root; None where it does not begin there,
         and where `depth` follows from the measured time of a level.
         """
         if self.options.depth == "auto" or tree.forwarded:
             return None
-        return TreeRule(depth, self.beams, self.branch, self.options.budget, DECAY)
+        return BeamRule(depth, self.beams, self.branch, self.options.budget, DECAY)
 
     def _depth(self, clock: "Clock") -> int:
         if self.options.depth != "auto":

@@ -28,12 +28,14 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.decoding.verification import ModelVerifier
+from specbench_kit.methods.sequoia import TreeShape
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.specinfer import shape_of
 from specbench_kit.models.executors import graph_forward, graph_trees
 from specbench_kit.models.executors.cuda_graph import CudaGraphExecutor, GraphKey
 from specbench_kit.models.executors.graph_forward import GraphComputations
-from specbench_kit.models.executors.graph_trees import CardTrees, Level
-from specbench_kit.models.executors.tree_rule import TreeRule
+from specbench_kit.models.executors.graph_trees import BeamTrees, Level
+from specbench_kit.models.executors.tree_rule import BeamRule, ShapeRule
 from specbench_kit.models.runner import Append, GrownBy, Runner
 
 CAPACITY, NEW_TOKENS, SLOTS = 160, 24, 9
@@ -47,6 +49,9 @@ SPECS = [
     "eagle2-tree:depth=2,top_k=6,total=4",
     BEST_FIRST,
     "specedge:depth=3,proactive=false,tree=chain",
+    "specinfer",
+    "specinfer:branching=2-3-1",
+    "specinfer:branching=2-2-1,guesses=2",
 ]
 
 Trees = dict[str, list[tuple[list[int], list[int], list[int]]]]
@@ -125,7 +130,13 @@ def require_same_trees(
 @pytest.mark.parametrize(
     ("spec", "temperature", "batch_size"),
     nightly_except(
-        [(EAGLE2, 0.0, 1), ("eagle2-tree", 0.7, 3), (BEST_FIRST, 0.0, 3), (SPECS[3], 0.0, 1)],
+        [
+            (EAGLE2, 0.0, 1),
+            ("eagle2-tree", 0.7, 3),
+            (BEST_FIRST, 0.0, 3),
+            (SPECS[3], 0.0, 1),
+            ("specinfer:branching=2-3-1", 0.0, 3),
+        ],
         [(spec, *case) for spec in SPECS for case in ((0.0, 1), (0.0, 3), (0.7, 1), (0.7, 3))],
     ),
 )
@@ -188,10 +199,10 @@ def _words(letters: str, length: int) -> list[str]:
 @pytest.mark.parametrize(
     ("spec", "batch_size"),
     nightly_except(
-        [(EAGLE2, 1), ("eagle2-tree:depth=2,top_k=3,total=7", 8)],
+        [(EAGLE2, 1), ("eagle2-tree:depth=2,top_k=3,total=7", 8), ("specinfer", 1)],
         [
             (spec, batch_size)
-            for spec in (EAGLE2, "eagle2-tree:depth=2,top_k=3,total=7", BEST_FIRST)
+            for spec in (EAGLE2, "eagle2-tree:depth=2,top_k=3,total=7", BEST_FIRST, "specinfer")
             for batch_size in (1, 3, 8)
         ],
     ),
@@ -308,20 +319,20 @@ def test_what_the_card_foresees_wrongly_is_computed_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Trees and outputs are right even so, and the host waits for it."""
-    next_level, selected = CardTrees.next_level, CardTrees.selected
+    next_level, selected = BeamTrees.next_level, BeamTrees.selected
     if fault == "other nodes are forwarded":
         monkeypatch.setattr(
-            CardTrees, "next_level", lambda own, width: turned(next_level(own, width))
+            BeamTrees, "next_level", lambda own, width: turned(next_level(own, width))
         )
     else:
         place = 0 if fault == "other nodes are verified" else 1
 
-        def wrong(own: CardTrees) -> torch.Tensor:
+        def wrong(own: BeamTrees) -> torch.Tensor:
             nodes = selected(own)
             nodes[..., -1, place] = (nodes[..., -1, place] + 1) % nodes.shape[1]
             return nodes
 
-        monkeypatch.setattr(CardTrees, "selected", wrong)
+        monkeypatch.setattr(BeamTrees, "selected", wrong)
     held = runners()
     for _ in range(2):
         with machine.counts.during() as counts:
@@ -349,9 +360,9 @@ def test_a_wrong_computation_is_noticed(
             ),
         )
     else:
-        add = CardTrees.add_children
+        add = BeamTrees.add_children
         monkeypatch.setattr(
-            CardTrees,
+            BeamTrees,
             "add_children",
             lambda own, level, numbers, candidates, tokens: add(
                 own, level, numbers, candidates, tokens.roll(1, -1)
@@ -391,17 +402,30 @@ def test_every_level_is_foreseen(requests_: list[Request], trees: Trees) -> None
 
 
 def test_the_nodes_that_a_rule_may_forward() -> None:
-    assert TreeRule(4, 10, 10, 59, newest_only=True).widths == [1, 10, 10, 10]
-    assert TreeRule(4, 32, 3, 12).widths == [1, 3, 9, 12]
-    assert TreeRule(4, 32, 1, 12).widths == [1, 1, 1, 1]
-    assert TreeRule(3, 4, 4, 2, newest_only=True).widths == [1, 2, 2]
+    assert BeamRule(4, 10, 10, 59, newest_only=True).widths == [1, 10, 10, 10]
+    assert BeamRule(4, 32, 3, 12).widths == [1, 3, 9, 12]
+    assert BeamRule(4, 32, 1, 12).widths == [1, 1, 1, 1]
+    assert BeamRule(3, 4, 4, 2, newest_only=True).widths == [1, 2, 2]
+
+
+def test_the_levels_of_a_shape() -> None:
+    rule = ShapeRule((0, 0, 1, 1, 2, 4))
+    assert rule.below == [[1, 2], [3, 4, 5], [6]]
+    assert rule.inner == [[0], [1, 2], [4]]
+    assert (rule.widths, rule.levels, rule.branch, rule.budget) == ([1, 2, 1], 3, 2, 6)
+    assert rule.ranks == [0, 1, 0, 1, 0, 0]
+    assert shape_of((2, 2, 1)).parents == (0, 0, 1, 1, 2, 2, 3, 4, 5, 6)
+    leaf = TreeShape()
+    assert TreeShape((TreeShape((leaf, TreeShape((leaf,)))), TreeShape((leaf,)))).parents == (
+        rule.parents
+    )
 
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
-    "rule", [TreeRule(1, 4, 4, 4), TreeRule(3, 4, 65, 4), TreeRule(9, 99, 32, 99)]
+    "rule", [BeamRule(1, 4, 4, 4), BeamRule(3, 4, 65, 4), BeamRule(9, 99, 32, 99)]
 )
-def test_rules_that_no_graph_follows(rule: TreeRule) -> None:
+def test_rules_that_no_graph_follows(rule: BeamRule) -> None:
     """One level, more candidates than results have, and more nodes than graphs have."""
     _, draft = runners()
     executor = draft.executor

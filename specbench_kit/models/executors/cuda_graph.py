@@ -259,6 +259,7 @@ class CudaGraphExecutor(TransformersExecutor):
         return (
             self.grows_trees
             and source.unread
+            and source.rule.budget < NODES
             and source.executor is not self
             and board.selected.device == self.device
             and self.slots <= len(board.verified)

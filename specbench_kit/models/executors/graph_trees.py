@@ -24,7 +24,7 @@ from specbench_kit.models.executors.graph_inputs import (
     describe,
 )
 from specbench_kit.models.executors.graph_work import FIELDS, OWN, Launcher, Table, Work
-from specbench_kit.models.executors.tree_rule import TreeRule
+from specbench_kit.models.executors.tree_rule import BeamRule, ShapeRule, TreeRule
 
 MOST_NODES = 256
 """The most nodes that all levels of a tree may forward in one graph."""
@@ -62,6 +62,16 @@ class TreeBoard:
             for part, size in zip(self._card.tensor_split(self._ends[:1]), sizes, strict=True)
         )
         self.selected = torch.zeros((slots, rule.budget, 3), dtype=torch.int64, device=device)
+        self._rule = rule
+        # A graph cannot bring these to the card: they have to be there before it is captured.
+        self._shape = ShapeOnCard(rule, device) if isinstance(rule, ShapeRule) else None
+
+    def new_trees(self, slots: int) -> "CardTrees":
+        """Return empty trees of some slots."""
+        if self._shape is not None:
+            return ShapedTrees(self._shape, slots)
+        assert isinstance(self._rule, BeamRule)
+        return BeamTrees(self._rule, slots, self._card.device)
 
     def read(self, *, with_verified: bool) -> tuple[Table, Table | None]:
         """Wait for the results of trees and, if they are there, of their verification."""
@@ -88,14 +98,90 @@ class Level(NamedTuple):
     valid: Tensor
 
 
-class CardTrees:
-    """The selected nodes of trees that grow by a rule, one tree for each of some slots.
+class CardTrees(Protocol):
+    """Trees that grow by a rule, one for each of some slots."""
+
+    def add_children(
+        self, level: Level, numbers: Tensor, candidates: Tensor, tokens: Tensor
+    ) -> None:
+        """Add the children of the nodes of a level, which were forwarded under these numbers.
+
+        `candidates` are the logarithms of the probabilities of their most probable next `tokens`,
+        both [slots, width, branch].
+        """
+
+    def next_level(self, width: int) -> Level:
+        """Return the nodes that are forwarded next, and note that they are."""
+
+    def selected(self) -> Tensor:
+        """Return the selected nodes [slots, budget, 3] as `TreeBoard` has them, padding behind
+        them.
+        """
+
+
+class ShapeOnCard:
+    """The numbers of a shape, as indices on the card.
+
+    By level: where among the candidates [width, branch] of a level's nodes the nodes below are, and
+    which of these nodes are forwarded next, below nodes of which numbers. `columns` has the column
+    of the node above each node.
+    """
+
+    def __init__(self, rule: ShapeRule, device: torch.device) -> None:
+        def on_card(numbers: Sequence[int]) -> Tensor:
+            return torch.tensor(numbers, dtype=torch.int64, device=device)
+
+        numbers = {node: i for i, node in enumerate(node for level in rule.inner for node in level)}
+        self.columns = on_card(rule.parents)
+        self.children = []
+        self.forwarded = []
+        self.above = []
+        following = [*rule.inner[1:], []]
+        for inner, below, forwarded in zip(rule.inner, rule.below, following, strict=True):
+            places = [
+                inner.index(rule.parents[node - 1]) * rule.branch + rule.ranks[node - 1]
+                for node in below
+            ]
+            self.children.append(on_card(places))
+            self.forwarded.append(on_card([below.index(node) for node in forwarded]))
+            self.above.append(on_card([numbers[rule.parents[node - 1]] for node in forwarded]))
+
+
+class ShapedTrees:
+    """Trees of one shape, whose nodes are the most probable tokens by their ranks."""
+
+    def __init__(self, shape: ShapeOnCard, slots: int) -> None:
+        self._shape = shape
+        self._slots = slots
+        self._levels: list[Tensor] = []
+        """The tokens [slots, nodes] of each level below the root."""
+
+    def add_children(
+        self, level: Level, numbers: Tensor, candidates: Tensor, tokens: Tensor
+    ) -> None:
+        self._levels.append(tokens.flatten(1)[:, self._shape.children[len(self._levels)]])
+
+    def next_level(self, width: int) -> Level:
+        level = len(self._levels) - 1
+        tokens = self._levels[level][:, self._shape.forwarded[level]]
+        above = self._shape.above[level].expand(self._slots, -1)
+        is_node = torch.ones_like(tokens, dtype=torch.bool)
+        return Level(above, tokens, torch.zeros_like(tokens, dtype=torch.float32), above, is_node)
+
+    def selected(self) -> Tensor:
+        tokens = torch.cat(self._levels, 1)
+        columns = self._shape.columns.expand(self._slots, -1)
+        return torch.stack((tokens, columns, torch.ones_like(tokens)), -1)
+
+
+class BeamTrees:
+    """The selected nodes of trees that grow by the scores of a `BeamRule`.
 
     The operations are those of `GrowingTree`, in the same precision, and ties are broken alike: the
     selected nodes stand in the order in which they were added.
     """
 
-    def __init__(self, rule: TreeRule, slots: int, device: torch.device) -> None:
+    def __init__(self, rule: BeamRule, slots: int, device: torch.device) -> None:
         self._rule = rule
         size = (slots, rule.budget)
         self._scores = torch.full(size, -torch.inf, device=device)
@@ -112,11 +198,6 @@ class CardTrees:
     def add_children(
         self, level: Level, numbers: Tensor, candidates: Tensor, tokens: Tensor
     ) -> None:
-        """Add the children of the nodes of a level, which were forwarded under these numbers.
-
-        `candidates` are the logarithms of the probabilities of their most probable next `tokens`,
-        both [slots, width, branch].
-        """
         branch = candidates.shape[-1]
         bases = (level.scores.double() + log(self._rule.decay)).float()
         values = (bases[..., None] + candidates).flatten(1)
@@ -141,7 +222,6 @@ class CardTrees:
         self._forwarded = joined(self._forwarded, torch.zeros_like(best, dtype=torch.bool))
 
     def next_level(self, width: int) -> Level:
-        """Return the nodes that are forwarded next, and note that they are."""
         waits = self._is_new if self._rule.newest_only else ~self._forwarded
         scores = self._scores.masked_fill(~waits, -torch.inf)
         best, places = scores.sort(dim=-1, descending=True, stable=True)
@@ -162,9 +242,6 @@ class CardTrees:
         )
 
     def selected(self) -> Tensor:
-        """Return the selected nodes [slots, budget, 3] as `TreeBoard` has them, padding behind
-        them.
-        """
         is_node = self._scores > -torch.inf
         order = (~is_node).sort(dim=-1, stable=True).indices
         ids, parents, tokens, is_node = (
@@ -245,7 +322,7 @@ class GrownOnCard:
         rule = self._rule
         slots = len(root)
         device = root.device
-        trees = CardTrees(rule, slots, device)
+        trees = self._board.new_trees(slots)
         numbers = torch.zeros_like(root)
         level = Level(
             numbers,
