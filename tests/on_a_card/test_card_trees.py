@@ -111,7 +111,15 @@ def require_same_trees(
         records = decode(parse_method(spec), held(ahead=ahead), requests, **options)
         lines = {
             name: [
-                (line.drafted, line.submitted, line.accepted, line.parents, line.path)
+                (
+                    line.drafted,
+                    line.submitted,
+                    line.accepted,
+                    line.parents,
+                    line.path,
+                    # A first round appends prompts too, to the right of which nodes stand.
+                    line.padded if line is not record.rounds[0] else [],
+                )
                 for line in record.rounds
             ]
             for name, record in records.items()

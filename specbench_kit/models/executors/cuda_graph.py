@@ -243,7 +243,7 @@ class CudaGraphExecutor(TransformersExecutor):
         ]
         work = VerifiedAhead(self, with_slots, layers, source)
         shape = self._shape(work)
-        work.shape = shape._replace(width=shape.width - 1 + source.rule.budget)
+        work.shape = shape._replace(width=verified_width(shape, source.rule))
         self._move_kv()
         key = GraphKey(shape, tuple(layers), rule=source.rule, board=source.board)
         if self._replay_trees(work, key, [list(row.tokens) for row in with_slots]):
@@ -463,7 +463,8 @@ class CudaGraphExecutor(TransformersExecutor):
         if inputs is None:
             return self._computations.steps(key.shape, key.steps, key.details)
         if key.rule is not None and key.board is not None:
-            return self._computations.selected(inputs, key.rule, key.board, key.layers)
+            width = verified_width(key.shape, key.rule)
+            return self._computations.selected(inputs, key.rule, key.board, key.layers, width)
         if key.rule is not None:
             return self._computations.trees(inputs, key.rule, key.details)
         if not key.shape.length:
@@ -552,6 +553,16 @@ def padded_width(rows: int, tokens: int) -> int:
         return whole
     grain = max(1, whole // 8)
     return -(-tokens // grain) * grain
+
+
+def verified_width(inputs: GraphShape, rule: TreeRule) -> int:
+    """Return the width of the verification of trees whose nodes a rule selects: that of the forward
+    in which the host would verify them, so that logits are rounded alike.
+
+    The last column of the inputs is no token.
+    """
+    tokens = inputs.width - 1 + rule.budget
+    return max(tokens, min(COLUMNS, padded_width(inputs.rows, tokens)))
 
 
 def _is_captured(row: Row) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
 from specbench_kit.models.executors.card_decoder import CardDecoder, Place, PlacedKV
@@ -312,13 +313,18 @@ class GraphComputations:
         return grown.grow(logits, root, cell, place, memory.trash), {}
 
     def selected(
-        self, inputs: GraphInputs, rule: TreeRule, board: TreeBoard, layers: Sequence[int]
+        self,
+        inputs: GraphInputs,
+        rule: TreeRule,
+        board: TreeBoard,
+        layers: Sequence[int],
+        width: int,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute a forward of the nodes that the rule of another executor's trees has selected,
         and of what KV lacks up to their roots.
 
-        The last input of each row is the slot of its tree. Return the logits after the root and
-        after each node.
+        The last input of each row is the slot of its tree. The forward is padded to `width` tokens
+        of each row. Return the logits after the root and after each node.
         """
         inputs.copy()
         memory = self._memory
@@ -326,6 +332,7 @@ class GraphComputations:
         trash = memory.trash
         last = inputs.last[:, None]
         nodes = board.selected[inputs.tokens.gather(1, last)[:, 0]]
+        nodes = pad(nodes, (0, 0, 0, width - (shape.width - 1) - rule.budget))
         # The roots of all rows stand in one column, and padding before what leads to them. What is
         # padding is written to the last cell, which nothing attends to.
         before = torch.arange(1 - shape.width, 0, device=last.device) + last
@@ -353,14 +360,15 @@ class GraphComputations:
             torch.cat(masks, -2),
             layers,
         )
-        root = shape.width - 2
-        logits = logits[:, root:]
+        kept = slice(shape.width - 2, shape.width - 1 + rule.budget)
+        logits = logits[:, kept]
         largest, best = logits.max(-1)  # NaN if any is
-        results = (best, largest.isnan(), tokens[:, root:], above.masked_fill(~is_node, -1))
+        above = above.masked_fill(~is_node, -1)[:, : 1 + rule.budget]
+        results = (best, largest.isnan(), tokens[:, kept], above)
         board.verified[shape.first : shape.first + shape.rows] = torch.stack(
             [result.double() for result in results], -1
         )
-        return logits, {layer: states[:, root:] for layer, states in hidden.items()}
+        return logits, {layer: states[:, kept] for layer, states in hidden.items()}
 
     def steps(
         self, shape: GraphShape, steps: int, details: Details

@@ -243,7 +243,7 @@ class BeamTrees:
 
     def selected(self) -> Tensor:
         is_node = self._scores > -torch.inf
-        order = (~is_node).sort(dim=-1, stable=True).indices
+        order = (~is_node).to(torch.int8).sort(dim=-1, stable=True).indices
         ids, parents, tokens, is_node = (
             values.gather(1, order) for values in (self._ids, self._parents, self._tokens, is_node)
         )
