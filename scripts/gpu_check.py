@@ -514,7 +514,8 @@ def _where_apart(row: Mapping[str, object]) -> str:
     return (
         f"{row['model']}, {row['requests']} requests of {row['tokens']} tokens: logits differ by {row['difference']} "
         f"of their size, where {MOST_DIFFERENCE} is allowed, and after {row['tokens_beyond']} of {count} tokens by "
-        f"more than that; most of all in request {row['at_request']}, token {row['at_token']}, entry {row['at_entry']}: "
+        f"more than that; most of all in request {row['at_request']}, token {row['at_token']}, entry "
+        f"{row['at_entry']}: "
         f"{row['logit_by_triton']} in place of {row['logit_by_torch']}; the most likely token is the same after "
         f"{100 * float(str(row['same_tokens'])):.0f}% of tokens"
     )
