@@ -16,8 +16,9 @@ of them alone. The folder OUT then holds at most nine small files:
 | `kernels.csv` | fused kernels beside torch's operations, in turns: how far logits differ, and both times |
 | `errors.txt` | what failed, if anything did |
 
-`--section NAME` runs one section alone, such as one that the time was up for, and says what it found. `--here` runs all
-sections in this process, as the tests do on an emulated card.
+`--section NAME` runs one section alone, such as one that the time was up for, and says what it found: lines that its
+table in OUT holds already are kept, and only the others are measured, so that the options have to be the same.
+`--again` does so with all sections. `--here` runs all sections in this process, as the tests do on an emulated card.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import subprocess
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -138,41 +139,58 @@ def check_environment(scene: Scene, out: Path, _seconds: float) -> Found:
 
 def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
     """Decode with every method under all conditions, side by side, and judge the outputs as a benchmark does."""
+    columns = ("executor", "batch_size", "temperature")
+    table = Table(out / "lossless.csv", columns)
+    missing = [condition for condition in CONDITIONS if not table.has(*condition)]
     if scene.apart:
-        pools = [ProcessPoolExecutor(1, get_context("spawn")) for _ in CONDITIONS]
+        pools = [ProcessPoolExecutor(1, get_context("spawn")) for _ in missing]
         decoding = [
             pool.submit(decode_under, scene, condition, seconds).result
-            for pool, condition in zip(pools, CONDITIONS, strict=True)
+            for pool, condition in zip(pools, missing, strict=True)
         ]
     else:
         decoding = [
             partial(decode_under, scene, condition, seconds / len(CONDITIONS))
-            for condition in CONDITIONS
+            for condition in missing
         ]
-    rows, found, failed = [], [], []
-    for (executor, batch_size, temperature), verdicts_of in zip(CONDITIONS, decoding, strict=True):
-        said = f"executor {executor}, batch {batch_size}, temperature {temperature:g}"
+    found = [_tally(condition, table.rows) for condition in CONDITIONS if condition not in missing]
+    failed = []
+    for condition, verdicts_of in zip(missing, decoding, strict=True):
         try:
             verdicts, problem = verdicts_of()
         except Exception as error:  # the other conditions are still worth their time
-            failed.append(f"{said}: {error!r}")
+            failed.append(f"{_named(condition)}: {error!r}")
             continue
-        failed += [f"{said}: {problem}"] if problem else []
-        condition = {"executor": executor, "batch_size": batch_size, "temperature": temperature}
-        rows += [verdict | condition for verdict in verdicts]
-        tally = Counter(str(verdict["verdict"]) for verdict in verdicts)
-        ties = sum(int(str(verdict["ties"] or 0)) for verdict in verdicts)
-        wrong = ", ".join(
-            str(verdict["method"]) for verdict in verdicts if verdict["verdict"] == "WRONG"
-        )
-        counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.items()))
-        found.append(
-            f"{said}: {counts}, {ties} outputs tie" + (f"; wrong: {wrong}" if wrong else "")
-        )
-        _write_table(out / "lossless.csv", rows)
+        failed += [f"{_named(condition)}: {problem}"] if problem else []
+        given = dict(zip(columns, condition, strict=True))
+        table.add(*(verdict | given for verdict in verdicts))
+        found.append(_tally(condition, table.rows))
     if failed:
         raise RuntimeError("\n".join([*found, *failed]))
     return found
+
+
+def _named(condition: tuple[str, int, float]) -> str:
+    executor, batch_size, temperature = condition
+    return f"executor {executor}, batch {batch_size}, temperature {temperature:g}"
+
+
+def _tally(condition: tuple[str, int, float], rows: Sequence[Mapping[str, object]]) -> str:
+    """Return a sentence on the verdicts under one condition."""
+    verdicts = [
+        row
+        for row in rows
+        if (row["executor"], str(row["batch_size"]), str(row["temperature"]))
+        == (condition[0], str(condition[1]), str(condition[2]))
+    ]
+    tally = Counter(str(verdict["verdict"]) for verdict in verdicts)
+    ties = sum(int(str(verdict["ties"] or 0)) for verdict in verdicts)
+    wrong = ", ".join(
+        str(verdict["method"]) for verdict in verdicts if verdict["verdict"] == "WRONG"
+    )
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.items()))
+    wrongly = f"; wrong: {wrong}" if wrong else ""
+    return f"{_named(condition)}: {counts}, {ties} outputs tie{wrongly}"
 
 
 def decode_under(
@@ -251,21 +269,27 @@ def check_counts(scene: Scene, out: Path, _seconds: float) -> Found:
         scene.target, scene.draft, scene.prompts, 1, scene.tokens, device=scene.device
     )
     runners = setting.runners("cuda-graph")
-    rows, found = [], []
+    table = Table(out / "counts.csv", ("method",))
+    found = []
     for method in COUNTED:
+        if table.has(method):
+            found.append(f"{method}: counted before")
+            continue
         setting.decode(runners, method, setting.requests)  # captures all shapes
         with _runtime_calls() as calls:
             records, _ = setting.decode(runners, method, setting.requests)
         rounds = sum(len(record.rounds) for record in records)
-        for name, count in calls.most_common():
-            rows.append(
+        table.add(
+            *(
                 {
                     "method": method,
                     "call": name,
                     "calls": count,
                     "calls_per_round": round(count / rounds, 2),
                 }
+                for name, count in calls.most_common()
             )
+        )
         replays = calls[REPLAYS] / rounds
         launches = (
             f" and {calls['cudaLaunchKernel'] / rounds:.1f} launches outside of graphs"
@@ -273,7 +297,6 @@ def check_counts(scene: Scene, out: Path, _seconds: float) -> Found:
             else ""
         )
         found.append(f"{method}: {replays:.1f} graph replays{launches} per round")
-    _write_table(out / "counts.csv", rows)
     return found
 
 
@@ -330,11 +353,19 @@ def check_kernels(scene: Scene, out: Path, seconds: float) -> Found:
     """
     end_s = perf_counter() + seconds
     device = resolve_device(scene.device)
-    rows: list[dict[str, object]] = []
+    table = Table(out / "kernels.csv", ("model", "requests", "tokens", "context"))
     found: Found = []
     wrong: list[str] = []
     for name in scene.shapes:
         subject = find_subject(name, "target")
+        shapes = [
+            (batch_size, count, scene.context)
+            for batch_size in scene.batch_sizes
+            for count in NEW_TOKENS
+        ]
+        if all(table.has(subject.name, *shape) for shape in shapes):
+            wrong += _judge_kernels(subject.name, table, found)
+            continue
         if reason := _left_out(subject, device, end_s):
             found.append(reason)
             continue
@@ -351,29 +382,36 @@ def check_kernels(scene: Scene, out: Path, seconds: float) -> Found:
         roundings = _roundings_apart(runners[FUSED])
         if not roundings <= ROUNDINGS:
             wrong.append(f"{subject.name}: a kernel's results are {roundings:.3g} roundings apart")
-        compared = [
-            {"model": subject.name, **row} for row in _in_turns(loaded, runners, scene, end_s)
-        ]
-        rows += compared
-        _write_table(out / "kernels.csv", rows)
-        ratios = [float(str(row["triton_ms"])) / float(str(row["torch_ms"])) for row in compared]
-        most = max((float(str(row["difference"])) for row in compared), default=0.0)
-        if ratios:
-            found.append(
-                f"{subject.name}: fused kernels take {min(ratios):.2f} to {max(ratios):.2f} of the time of torch's "
-                f"operations, results of a kernel are {roundings:.2f} roundings apart, and logits differ by "
-                f"{most:.4f} of their size at most"
-            )
-        # A number that is none is not within the bound either.
-        wrong += [
-            str(row) for row in compared if not float(str(row["difference"])) <= MOST_DIFFERENCE
-        ]
+        for row in _in_turns(loaded, runners, scene, end_s, partial(table.has, subject.name)):
+            table.add({"model": subject.name, **row})
+        found.append(
+            f"{subject.name}: results of a kernel are {roundings:.2f} roundings apart at most"
+        )
+        wrong += _judge_kernels(subject.name, table, found)
         del loaded, runners
         torch.cuda.empty_cache()
     if wrong:
         lines = [f"OUTPUTS DIFFER: {line}" for line in wrong]
         raise RuntimeError("\n".join([*found, *lines]))
     return found
+
+
+def _judge_kernels(model: str, table: "Table", found: Found) -> list[str]:
+    """Say in `found` how a model's kernels compare, and return where their logits differ by more than rounding."""
+    compared = [row for row in table.rows if row["model"] == model]
+    ratios = [float(str(row["triton_ms"])) / float(str(row["torch_ms"])) for row in compared]
+    if ratios:
+        most = max(float(str(row["difference"])) for row in compared)
+        found.append(
+            f"{model}: fused kernels take {min(ratios):.2f} to {max(ratios):.2f} of the time of torch's operations, "
+            f"and logits differ by {most:.4f} of their size at most"
+        )
+    # A number that is none is not within the bound either.
+    return [
+        _where_apart(row)
+        for row in compared
+        if not float(str(row["difference"])) <= MOST_DIFFERENCE
+    ]
 
 
 def _roundings_apart(runner: Runner) -> float:
@@ -388,9 +426,16 @@ def _roundings_apart(runner: Runner) -> float:
 
 
 def _in_turns(
-    loaded: LoadedModel, runners: Mapping[str, Runner], scene: Scene, end_s: float
+    loaded: LoadedModel,
+    runners: Mapping[str, Runner],
+    scene: Scene,
+    end_s: float,
+    is_finished: Callable[[int, int, int], bool],
 ) -> Iterator[dict[str, object]]:
-    """Yield lines of the table of kernels: a verification of each shape by all runners, one after the other."""
+    """Yield lines of the table of kernels: a verification of each shape by all runners, one after the other.
+
+    Shapes (requests, tokens, context) that are finished are left out.
+    """
     clock = measuring_clock(runners[FUSED].device)
     random = Random(0)
     vocabulary = int(loaded.text_config.vocab_size)
@@ -409,6 +454,8 @@ def _in_turns(
                     runner.forward([Append(slot, prompt)])
                     runner.commit(slot, range(scene.context))
             for count in NEW_TOKENS:
+                if is_finished(batch_size, count, scene.context):
+                    continue
                 if perf_counter() > end_s:
                     return
                 rows = [Append(slot, tokens(count), keep=count) for slot in slots]
@@ -432,15 +479,46 @@ def _in_turns(
                     "context": scene.context,
                     "torch_ms": f"{1000 * median(times[BY_TORCH][WARM_UPS:]):.4f}",
                     "triton_ms": f"{1000 * median(times[FUSED][WARM_UPS:]):.4f}",
-                    **_difference(logits[BY_TORCH], logits[FUSED]),
+                    **_difference(logits[BY_TORCH], logits[FUSED], count),
                 }
 
 
-def _difference(expected: torch.Tensor, computed: torch.Tensor) -> dict[str, object]:
-    """Return how far logits are apart, beside their size, and the share of most likely tokens that agree."""
-    apart = (computed - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+def _difference(expected: torch.Tensor, computed: torch.Tensor, count: int) -> dict[str, object]:
+    """Return by how much logits [requests x count, vocabulary] are apart beside their size, and where most of all.
+
+    `tokens_beyond` is the number of tokens whose logits differ by more than the bound, and `same_tokens` the share of
+    tokens after which the same token is the most likely.
+    """
+    size = expected.square().mean().sqrt()
+    apart = (computed - expected).abs()
+    by_token = apart.square().mean(-1).sqrt() / size
     agree = (computed.argmax(-1) == expected.argmax(-1)).float().mean()
-    return {"difference": f"{float(apart):.6f}", "same_tokens": f"{float(agree):.4f}"}
+    place, entry = divmod(int(apart.argmax()), apart.shape[-1])  # the first NaN if there is any
+    request, token = divmod(place, count)
+    return {
+        "difference": f"{float(by_token.square().mean().sqrt()):.6f}",
+        "same_tokens": f"{float(agree):.4f}",
+        "tokens_beyond": int((~(by_token <= MOST_DIFFERENCE)).sum()),
+        "largest": f"{float(apart[place, entry] / size):.6f}",
+        "at_request": request,
+        "at_token": token,
+        "at_entry": entry,
+        "logit_by_torch": f"{float(expected[place, entry]):.6g}",
+        "logit_by_triton": f"{float(computed[place, entry]):.6g}",
+    }
+
+
+def _where_apart(row: Mapping[str, object]) -> str:
+    """Return by how much, and where, the logits of a line of the table of kernels differ."""
+    count = int(str(row["requests"])) * int(str(row["tokens"]))
+    return (
+        f"{row['model']}, {row['requests']} requests of {row['tokens']} tokens: logits differ by {row['difference']} "
+        f"of their size, where {MOST_DIFFERENCE} is allowed, and after {row['tokens_beyond']} of {count} tokens by "
+        f"more than that; most of all in request {row['at_request']}, token {row['at_token']}, entry "
+        f"{row['at_entry']}: "
+        f"{row['logit_by_triton']} in place of {row['logit_by_torch']}; the most likely token is the same after "
+        f"{100 * float(str(row['same_tokens'])):.0f}% of tokens"
+    )
 
 
 def _left_out(subject: Subject, device: torch.device, end_s: float) -> str:
@@ -458,13 +536,29 @@ def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
     """Time models with random weights, the smallest first, as far as they fit into memory and into the time."""
     end_s = perf_counter() + seconds
     device = resolve_device(scene.device)
-    rows: list[dict[str, object]] = []
-    memory: dict[str, object] = {}
+    table = Table(out / "curves.csv", ("model", "kind", "requests", "tokens", "context"))
+    noted = out / "memory.json"
+    memory: dict[str, object] = json.loads(noted.read_text()) if noted.exists() else {}
     found = []
     for name in scene.shapes:
         subject = find_subject(name, "target")
         assert subject.architecture is not None
         needed = subject.architecture.parameters * BYTES[DTYPE]
+        shapes = [
+            (kind, batch_size, count, scene.context)
+            for kind, counts in (("verify", NEW_TOKENS), ("draft", STEPS), ("invariant", (1,)))
+            for batch_size in scene.batch_sizes
+            for count in counts
+        ]
+        finished = {shape for shape in shapes if table.has(subject.name, *shape)}
+        invariant = {
+            ("verify", batch_size, count, context)
+            for kind, batch_size, count, context in finished
+            if kind == "invariant"
+        }
+        if subject.name in memory and len(finished) == len(shapes):
+            found.append(_curve_line(subject.name, table.rows))
+            continue
         if reason := _left_out(subject, device, end_s):
             found.append(reason)
             continue
@@ -473,7 +567,8 @@ def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
         loaded = subject.load(device, DTYPE)
         runner = loaded.runner(max(scene.batch_sizes), scene.context + 64, None)
         kv_bytes = runner.executor.kv_bytes(max(scene.batch_sizes), scene.context + 64)
-        curves = list(_times(loaded, runner, scene, end_s))
+        for measured in _times(loaded, runner, scene, end_s, finished):
+            table.add(_beside(subject, *measured))
         memory[subject.name] = {
             "weights_predicted_bytes": needed,
             "kv_predicted_bytes": kv_bytes,
@@ -496,16 +591,16 @@ def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
                     batch_size, scene.context + 64, None, INVARIANT.partition("+")[0]
                 )
                 alone = replace(scene, batch_sizes=[batch_size])
-                times = _times(loaded, runner, alone, end_s, counts=(1,), steps=())
-                curves += [("invariant", shape, measured_s) for _, shape, measured_s in times]
+                for _, shape, measured_s in _times(
+                    loaded, runner, alone, end_s, invariant, counts=(1,), steps=()
+                ):
+                    table.add(_beside(subject, "invariant", shape, measured_s))
                 del runner
                 torch.cuda.empty_cache()
-        rows += [_beside(subject, kind, shape, measured_s) for kind, shape, measured_s in curves]
-        found.append(_curve_line(subject.name, rows))
+        found.append(_curve_line(subject.name, table.rows))
         del loaded
         torch.cuda.empty_cache()
-        _write_table(out / "curves.csv", rows)
-        (out / "memory.json").write_text(json.dumps(memory, indent=2) + "\n")
+        noted.write_text(json.dumps(memory, indent=2) + "\n")
     return found
 
 
@@ -514,10 +609,14 @@ def _times(
     runner: Runner,
     scene: Scene,
     end_s: float,
+    finished: Collection[tuple[str, int, int, int]],
     counts: Sequence[int] = NEW_TOKENS,
     steps: Sequence[int] = STEPS,
 ) -> Iterator[tuple[str, tuple[int, int, int], float]]:
-    """Yield what was timed: `verify` or `draft`; requests, new or drafted tokens of each, and context; seconds."""
+    """Yield what was timed: `verify` or `draft`; requests, new or drafted tokens of each, and context; seconds.
+
+    What is `finished` is left out.
+    """
     clock = measuring_clock(runner.device)
     random = Random(0)
     vocabulary = int(loaded.text_config.vocab_size)
@@ -545,14 +644,14 @@ def _times(
                 runner.forward([Append(slots[-1], tokens(scene.context))])
                 runner.commit(slots[-1], range(scene.context))
             for count in counts:
+                shape = (batch_size, count, scene.context)
                 rows = [Append(slot, tokens(count), keep=count) for slot in slots]
-                if perf_counter() < end_s:
-                    seconds = timed(partial(_verify, runner, rows))
-                    yield "verify", (batch_size, count, scene.context), seconds
+                if ("verify", *shape) not in finished and perf_counter() < end_s:
+                    yield "verify", shape, timed(partial(_verify, runner, rows))
             for count in steps:
-                if perf_counter() < end_s:
-                    seconds = timed(partial(_draft, runner, slots, count))
-                    yield "draft", (batch_size, count, scene.context), seconds
+                shape = (batch_size, count, scene.context)
+                if ("draft", *shape) not in finished and perf_counter() < end_s:
+                    yield "draft", shape, timed(partial(_draft, runner, slots, count))
         for slot in slots:
             runner.release(slot)
 
@@ -657,6 +756,36 @@ def _write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
         writer.writerows(rows)
 
 
+class Table:
+    """A table whose lines are written as they are measured; those that an earlier start of its section has written are
+    there already.
+
+    The columns `key` tell lines apart.
+    """
+
+    def __init__(self, path: Path, key: Sequence[str]) -> None:
+        self._path = path
+        self._key = key
+        self.rows: list[Mapping[str, object]] = []
+        if path.exists():
+            with path.open(newline="") as file:
+                self.rows += csv.DictReader(file)
+        self._finished = {self._name(row) for row in self.rows}
+
+    def has(self, *values: object) -> bool:
+        """Return whether the line with these values of the key is there."""
+        return tuple(map(str, values)) in self._finished
+
+    def add(self, *rows: Mapping[str, object]) -> None:
+        """Add lines, and write the table."""
+        self.rows += rows
+        self._finished |= {self._name(row) for row in rows}
+        _write_table(self._path, self.rows)
+
+    def _name(self, row: Mapping[str, object]) -> tuple[str, ...]:
+        return tuple(str(row[column]) for column in self._key)
+
+
 Check = Callable[[Scene, Path, float], Found]
 SECTIONS: Mapping[str, tuple[Check, float]] = {
     "environment": (check_environment, 25),
@@ -670,6 +799,8 @@ SECTIONS: Mapping[str, tuple[Check, float]] = {
 """Each section with the seconds that it plans for; it is ended when it takes `PATIENCE_S` more."""
 PATIENCE_S = 20
 FOUND, ERRORS, REPORT = ".found.json", "errors.txt", "report.md"
+TABLES = ("lossless.csv", "counts.csv", "curves.csv", "kernels.csv", "memory.json")
+"""What sections write line by line, and go on with when they are started again."""
 
 
 def run_section(name: str, scene: Scene, out: Path) -> None:
@@ -681,10 +812,15 @@ def run_section(name: str, scene: Scene, out: Path) -> None:
     (out / FOUND).write_text(json.dumps(found))
 
 
-def run_all(scene: Scene, out: Path, arguments: Sequence[str] | None) -> bool:
-    """Run all sections, each in a process with `arguments` or, without any, in this one; return whether all ended."""
+def run_all(
+    scene: Scene, out: Path, arguments: Sequence[str] | None, *, again: bool = False
+) -> bool:
+    """Run all sections, each in a process with `arguments` or, without any, in this one; return whether all ended.
+
+    Lines of tables that are there already are kept if it runs `again`, and removed otherwise.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    for name in (FOUND, ERRORS):
+    for name in (FOUND, ERRORS, *(() if again else TABLES)):
         (out / name).unlink(missing_ok=True)
     lines, errors = ["# GPU check", ""], []
     for name, (_, seconds) in SECTIONS.items():
@@ -761,6 +897,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--here", action="store_true", help="run all sections in this process")
     parser.add_argument("--section", choices=list(SECTIONS), help="run this one alone")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="keep the lines that an earlier check with the same options has written to OUT",
+    )
     given = parser.parse_args(arguments)
     scene = Scene(
         given.device,
@@ -782,7 +923,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.section:
         run_section(given.section, scene, given.out)
         return 0
-    return 0 if run_all(scene, given.out, None if given.here else arguments) else 1
+    return (
+        0 if run_all(scene, given.out, None if given.here else arguments, again=given.again) else 1
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from specbench_kit.decoding.distributions import (
 )
 from specbench_kit.decoding.drawn import Verification
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, PendingTokens
+from specbench_kit.models.executors.tree_rule import TreeRule
 
 
 class TokenTree:
@@ -34,6 +35,10 @@ class TokenTree:
         self.verification: Verification = "token"
         """The rule for tokens that were drawn at random, which the policy may choose; others are
         always matched.
+        """
+        self.rule: TreeRule | None = None
+        """The rule by which the policy grows the tree from its root, if it says so: a drafter may
+        compute ahead by it.
         """
         self.payload_bytes: float | None = None
         """Bytes that go up with the ids of the drafted tokens, if the policy decides it and not the

@@ -168,6 +168,18 @@ class Target(Protocol):
         """Make a path of provisional nodes part of the prefix, and drop the others."""
 
 
+class VerifiesAhead(Protocol):
+    """A target that may begin to verify trees before the host knows them."""
+
+    def verify_ahead(
+        self,
+        trees: Forward,
+        lacking: Sequence[tuple[int, Sequence[int]]],
+        layers: Sequence[int] = (),
+    ) -> None:
+        """Say that the next forward will probably verify trees; see `Runner.verify_ahead`."""
+
+
 class ModelVerifier:
     """Verifies by batched forwards of the target.
 
@@ -220,6 +232,15 @@ class ModelVerifier:
         # draft was sent.
         verdicts = self._verdicts(drafts, chosen, rows, forward())
         return lambda: verdicts
+
+    def verify_ahead(self, target: VerifiesAhead, trees: Forward, drafts: Sequence[Draft]) -> None:
+        """Have the target begin to verify the trees of all drafts, which still grow on a card."""
+        lacking = [
+            (slot, draft.session.tokens[self._runner.length(slot) :])
+            for slot, draft in ((self._slots[draft.request_id], draft) for draft in drafts)
+        ]
+        if len(lacking) == len(self._slots):
+            target.verify_ahead(trees, lacking, self._layers)
 
     def commit(self, verdict: Verdict) -> None:
         """Keep the KV of the tokens up to the root and of the accepted nodes."""

@@ -14,6 +14,7 @@ from specbench_kit.decoding.card_clock import measuring_clock
 from specbench_kit.decoding.clock import Clock, ModelledClock
 from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.drafting.base import DRAFT, DrafterParts
+from specbench_kit.decoding.drafting.model import ModelDrafter
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
@@ -93,7 +94,10 @@ def local_loop(
         measured = measuring_clock(
             target.device, setup.started_s, [model.device for model in models.values()]
         )
-        return make(round_drafter(method, models, measured, setup), verifier, measured)
+        drafter = round_drafter(method, models, measured, setup)
+        if isinstance(drafter, ModelDrafter) and stages is None:
+            drafter.on_trees = partial(verifier.verify_ahead, target)
+        return make(drafter, verifier, measured)
     states = hidden_states(method, deployment, target, models)
     modelled = ModelledClock(setup.started_s)
     drafter = round_drafter(method, models, modelled, setup)

@@ -20,6 +20,7 @@ from specbench_kit.methods.base import (
 from specbench_kit.methods.growth import Frontier, GrowingTree, expand, expected_of
 from specbench_kit.methods.latency_aware import LatencyAware
 from specbench_kit.methods.round_costs import answer_s, forward_s
+from specbench_kit.models.executors.tree_rule import BeamRule
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.drafter import Draft, Drafter
@@ -66,6 +67,17 @@ class Eagle2Tree(LatencyAware):
     def deepest_draft(self) -> int:
         return self.depth + 1
 
+    @property
+    def rule(self) -> BeamRule:
+        """Return the rule by which trees of all levels grow."""
+        return BeamRule(
+            levels=self.depth + 1,
+            beams=self.top_k,
+            branch=self.top_k,
+            budget=self.total - 1,
+            newest_only=True,
+        )
+
     def prepare(self, environment: Environment) -> Method:
         return self if self.cost == "none" else super().prepare(environment)
 
@@ -79,9 +91,12 @@ class Eagle2Tree(LatencyAware):
 class _Eagle2Policy(Policy):
     def __init__(self, options: Eagle2Tree) -> None:
         self._options = options
+        self._rule = options.rule
         self._trees: list[GrowingTree] = []
 
     def draft(self, drafter: "Drafter") -> None:
+        for draft in drafter.drafts:
+            draft.tree.rule = self._rule
         frontier = self._begin(drafter)
         for _ in range(self._options.depth + 1):
             frontier = self._next_level(drafter, frontier)

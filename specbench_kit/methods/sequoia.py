@@ -26,6 +26,7 @@ from specbench_kit.methods.base import (
 )
 from specbench_kit.methods.latency_aware import LatencyAware
 from specbench_kit.methods.round_costs import answer_s, draft_s
+from specbench_kit.models.executors.tree_rule import ShapeRule
 from specbench_kit.predictors.ranks import RankTable, find, load
 
 if TYPE_CHECKING:
@@ -55,6 +56,18 @@ class TreeShape:
     def levels(self) -> int:
         """Return the number of levels, that of this node included."""
         return 1 + max((child.levels for child in self.children), default=0)
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """Return the nodes above those below this one, level by level; this one is node 0."""
+        parents: list[int] = []
+        level = [(0, self)]
+        while level:
+            below = [(node, child) for node, shape in level for child in shape.children]
+            first = len(parents) + 1
+            parents += [node for node, _ in below]
+            level = [(first + index, child) for index, (_, child) in enumerate(below)]
+        return tuple(parents)
 
     def expected(self, chances: Sequence[float]) -> float:
         """Return the expected tokens of a round: the bonus token and each node with its
@@ -228,9 +241,14 @@ class _SequoiaPolicy(Policy):
     levels: int
     latencies: Latencies
     shape: TreeShape | None = None
+    rule: ShapeRule | None = None
 
     def draft(self, drafter: "Drafter") -> None:
-        self.shape = self.shape or self._choose_shape(drafter.drafts)
+        if self.shape is None:
+            self.shape = self._choose_shape(drafter.drafts)
+            self.rule = ShapeRule(self.shape.parents)
+        for draft in drafter.drafts:
+            draft.tree.rule = self.rule
         live: list[tuple[Draft, list[int], list[TreeShape]]] = [
             (draft, [0], [self.shape]) for draft in drafter.drafts
         ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from specbench_kit.methods.base import Capability, Group, Method, Policy, methods, require
 from specbench_kit.methods.growth import GrowingTree, expand, grow
+from specbench_kit.models.executors.tree_rule import BeamRule
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
@@ -99,6 +100,8 @@ class _SpecEdgePolicy(Policy):
         drafted_ahead = self.confirmed.keys() & {d.request_id for d in drafter.drafts}
         counted = self.options.proactive_depth if self.options.proactive_type == "included" else 0
         live = self.trees = [self._start_tree(draft) for draft in drafter.drafts]
+        for tree in self.trees:
+            tree.draft.tree.rule = self._rule(depth, tree)
         for level in range(depth):
             if level >= depth - counted:
                 live = [tree for tree in live if tree.draft.request_id not in drafted_ahead]
@@ -140,6 +143,14 @@ class _SpecEdgePolicy(Policy):
             if guess is None
             else guess.below_root(draft, budget, DECAY)
         )
+
+    def _rule(self, depth: int, tree: GrowingTree) -> BeamRule | None:
+        """Return the rule by which a tree grows from its root; None where it does not begin there,
+        and where `depth` follows from the measured time of a level.
+        """
+        if self.options.depth == "auto" or tree.forwarded:
+            return None
+        return BeamRule(depth, self.beams, self.branch, self.options.budget, DECAY)
 
     def _depth(self, clock: "Clock") -> int:
         if self.options.depth != "auto":

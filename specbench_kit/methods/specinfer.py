@@ -7,6 +7,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from specbench_kit.methods.base import Capability, Method, Policy, methods, require
+from specbench_kit.models.executors.tree_rule import ShapeRule
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.distributions import Distributions, DraftForward
@@ -74,8 +75,14 @@ class _SpecInferPolicy(Policy):
     """Drafted nodes of a request in verification, by the last accepted node and the target's token
     after it.
     """
+    rule: ShapeRule = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rule = shape_of(self.branching)
 
     def draft(self, drafter: "Drafter") -> None:
+        for draft in drafter.drafts:
+            draft.tree.rule = self.rule if len(draft.tree) == 1 else None
         self._grow(drafter, [_deepest_nodes(draft) for draft in drafter.drafts], lambda _: True)
 
     def overlap(self, drafter: "Drafter") -> None:
@@ -138,6 +145,17 @@ class _SpecInferPolicy(Policy):
         return level < len(self.branching) and drafter.room(draft) >= self.branching[level] * len(
             nodes
         )
+
+
+def shape_of(branching: Sequence[int]) -> ShapeRule:
+    """Return the shape in which each node of a level has as many children as `branching` says."""
+    parents: list[int] = []
+    level = [0]
+    for children in branching:
+        first = len(parents) + 1
+        parents += [node for node in level for _ in range(children)]
+        level = list(range(first, len(parents) + 1))
+    return ShapeRule(tuple(parents))
 
 
 def _deepest_nodes(draft: "Draft") -> _Frontier:

@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from operator import eq
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.executors.base import Executor, Forward, Row
+from specbench_kit.models.executors.tree_rule import TreeRule
 
 
 @dataclass(slots=True)
@@ -44,6 +45,13 @@ class Append:
         """
         all_of_them = len(tokens)
         return cls(slot, tokens, parents, keep if runner.states_apart else all_of_them, all_of_them)
+
+
+class GrownBy(NamedTuple):
+    """A rule by which trees grow, and the temperature of the probabilities that it reads."""
+
+    rule: TreeRule
+    temperature: float
 
 
 class HoldsStates(Protocol):
@@ -102,6 +110,7 @@ class Runner:
         self.device = executor.device
         self.vocabulary = executor.vocabulary
         self.takes_pending = executor.takes_pending
+        self.grows_trees = executor.grows_trees
         self.states_apart = executor.states_apart
         self.masked: Sequence[int] = ()
         """Tokens that the model may read but never produces."""
@@ -136,18 +145,41 @@ class Runner:
         return lambda: result
 
     def forward(
-        self, rows: Sequence[Append], layers: Sequence[int] = (), extra_rows: Sequence[Row] = ()
+        self,
+        rows: Sequence[Append],
+        layers: Sequence[int] = (),
+        extra_rows: Sequence[Row] = (),
+        trees: GrownBy | None = None,
     ) -> Forward:
         """Append every row's tokens as provisional; return logits of the kept ones and hidden
         states of `layers`.
 
-        `extra_rows` are computed in the same batch without being appended to their slots.
+        `extra_rows` are computed in the same batch without being appended to their slots. With
+        `trees` the rows end with roots below which trees will grow by that rule.
         """
-        result = self.executor.forward([*map(self._row, rows), *extra_rows], layers)
+        if trees is not None:
+            result = self.executor.begin_trees([*map(self._row, rows)], *trees)
+        else:
+            result = self.executor.forward([*map(self._row, rows), *extra_rows], layers)
         if self.masked:
             with torch.inference_mode():
                 result.mask(self.masked)
         return result
+
+    def verify_ahead(
+        self,
+        trees: Forward,
+        lacking: Sequence[tuple[int, Sequence[int]]],
+        layers: Sequence[int] = (),
+    ) -> None:
+        """Say that the next forward will probably verify trees which still grow on a card.
+
+        `lacking` has for each tree a slot, and the tokens that its KV lacks up to the root; `trees`
+        are the results of the draft model's forward from which they grow. Nothing is appended to
+        the slots.
+        """
+        rows = [Row(slot, tokens, self.length(slot), self.length(slot)) for slot, tokens in lacking]
+        self.executor.verify_ahead(trees, rows, layers)
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
         """Make the provisional nodes `path` (from the prefix down) part of the prefix and drop the

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.executors.base import Executor, Forward, Row
-from specbench_kit.models.runner import Append, Runner
+from specbench_kit.models.runner import Append, GrownBy, Runner
 
 
 def differ(target: Any, draft: Any) -> bool:
@@ -200,16 +200,21 @@ class TranslatingRunner(Runner):
         super().__init__(executor)
         self.vocabulary = vocabulary
         self.takes_pending = False
+        self.grows_trees = False
         self.texts = translation.texts
         self._read_as = translation.read_as
         pairs = [pair for pair in translation.shared.items() if pair[0] < vocabulary]
         self._targets, self._drafts = torch.tensor(pairs, device=executor.device).T
 
     def forward(
-        self, rows: Sequence[Append], layers: Sequence[int] = (), extra_rows: Sequence[Row] = ()
+        self,
+        rows: Sequence[Append],
+        layers: Sequence[int] = (),
+        extra_rows: Sequence[Row] = (),
+        trees: GrownBy | None = None,
     ) -> Forward:
         """Append every row's tokens in the draft's vocabulary; logits are those of the target's
-        vocabulary.
+        vocabulary. `trees` do not grow ahead, as their tokens would have to be translated.
         """
         appended = [replace(row, tokens=self._translated(row.tokens)) for row in rows]
         extra = [row._replace(tokens=self._translated(row.tokens)) for row in extra_rows]

@@ -40,12 +40,16 @@ FIXED = {
     "fixed-k",
     "block-verification",
     "eagle",
+    "eagle2-tree",
     "goodput",
+    "sequoia",
+    "server-tree",
+    "specinfer",
     "sglang-ema",
     "sglang-throughput",
     "ucb-specstop",
 }
-"""Methods that read nothing of a draft before it is verified."""
+"""Methods of which the host reads nothing before the verification, trees that grow on the card included."""
 
 
 class CountedRunner(Runner):

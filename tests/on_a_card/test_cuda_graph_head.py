@@ -98,6 +98,25 @@ def test_drafts_of_the_plain_executor(spec: str, temperature: float, batch_size:
     )
 
 
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_round_of_trees_waits_once(batch_size: int, machine: Machine) -> None:
+    """All levels of a head's trees are one graph, and are verified before the host knows them."""
+    method, target = parse_method(SPECS[3]), target_with_head(None)
+    requests = requests_()[:batch_size]
+    plain = target_with_head("head")
+    expected = decode(method, (plain, plain), requests, batch_size=batch_size)
+    decode(method, (target, target), requests, batch_size=batch_size)  # captures all shapes
+    with machine.counts.during() as counts:
+        records = decode(method, (target, target), requests, batch_size=batch_size)
+    assert outputs(records) == outputs(expected)
+    for name, record in records.items():
+        assert [(line.parents, line.path) for line in record.rounds] == [
+            (line.parents, line.path) for line in expected[name].rounds
+        ]
+    rounds = max(len(record.rounds) for record in records.values())
+    assert counts.waits <= rounds + batch_size, "one per round, and one for each prompt"
+
+
 def test_memory_does_not_grow_with_requests(machine: Machine) -> None:
     target, method, after = target_with_head(None), parse_method(SPECS[-1]), []
     for _ in range(3):

@@ -4,11 +4,14 @@ import csv
 import importlib
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from command_line import TinyPair
 from emulated_card import emulated_cards
 from torch import Tensor
@@ -107,6 +110,9 @@ def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
     assert memory["tiny"]["peak_used_bytes"] > memory["tiny"]["weights_predicted_bytes"]
     replays = {row["method"] for row in table(out / "counts.csv") if row["call"] == "graph replays"}
     assert replays == set(gpu_check.COUNTED)
+    finished = {name: (out / name).read_bytes() for name in gpu_check.TABLES}
+    check(tiny, tmp_path, *options, "--batch-sizes", "1,2", "--again")
+    assert {name: (out / name).read_bytes() for name in gpu_check.TABLES} == finished
 
 
 def test_a_section_that_fails_costs_none_of_the_others(
@@ -172,7 +178,75 @@ def test_logits_that_differ_fail_loudly(tmp_path: Path, monkeypatch: pytest.Monk
     give(monkeypatch, Choice(replace(FUSED, add_norm=add_norm)))
     code, out = only_kernels(tmp_path, monkeypatch)
     assert code == 1
-    assert "OUTPUTS DIFFER: {'model': 'tiny'" in (out / "errors.txt").read_text()
+    errors = (out / "errors.txt").read_text()
+    assert "OUTPUTS DIFFER: tiny, 1 requests of 1 tokens: logits differ by" in errors
+    assert "after 1 of 1 tokens by more than that; most of all in request 0, token 0" in errors
+
+
+def test_logits_are_compared_by_how_much_and_where_they_differ() -> None:
+    expected = torch.ones(6, 10)
+    computed = expected.clone()
+    computed[4, 7] = 3.0
+    computed[1, 2] = 1.1
+    found = gpu_check._difference(expected, computed, 3)
+    assert float(found["difference"]) == pytest.approx(sqrt((2**2 + 0.1**2) / 60), abs=1e-6)
+    assert (found["at_request"], found["at_token"], found["at_entry"]) == (1, 1, 7)
+    assert (float(found["largest"]), found["tokens_beyond"]) == (2.0, 1)
+    assert (found["logit_by_torch"], found["logit_by_triton"]) == ("1", "3")
+    computed[5, 9] = float("nan")
+    found = gpu_check._difference(expected, computed, 3)
+    assert (found["at_request"], found["at_token"], found["at_entry"]) == (1, 2, 9)
+    assert (found["difference"], found["tokens_beyond"]) == ("nan", 2)
+
+
+@pytest.mark.usefixtures("_with_triton")
+def test_a_section_that_is_started_again_computes_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out = only_kernels(tmp_path, monkeypatch)
+    assert code == 0
+    path = out / "kernels.csv"
+    first = table(path)
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for number, line in enumerate(lines) if number not in (3, 8)))
+    compared = []
+    in_turns = gpu_check._in_turns
+
+    def counted(*given: Any) -> Iterator[dict[str, object]]:
+        for row in in_turns(*given):
+            compared.append((row["requests"], row["tokens"]))
+            yield row
+
+    monkeypatch.setattr(gpu_check, "_in_turns", counted)
+    assert only_kernels(tmp_path, monkeypatch, "--again")[0] == 0
+    missing = [(int(first[row]["requests"]), int(first[row]["tokens"])) for row in (2, 7)]
+    assert compared == missing
+    kept = {(row["requests"], row["tokens"]): row for row in table(path)}
+    assert len(kept) == len(first)
+    for number, row in enumerate(first):
+        if number not in (2, 7):
+            assert kept[row["requests"], row["tokens"]] == row, "and nothing is measured twice"
+    compared.clear()
+    assert only_kernels(tmp_path, monkeypatch, "--again")[0] == 0
+    assert not compared
+    assert "fused kernels take" in (out / "report.md").read_text()
+    assert only_kernels(tmp_path, monkeypatch)[0] == 0
+    assert len(compared) == len(first), "a check begins anew otherwise"
+
+
+@pytest.mark.usefixtures("_with_triton")
+def test_logits_that_differed_are_still_an_error_when_a_section_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    assert only_kernels(tmp_path, monkeypatch)[0] == 0
+    text = (out / "kernels.csv").read_text().splitlines()
+    column = text[0].split(",").index("difference")
+    fields = text[1].split(",")
+    fields[column] = "0.3"
+    (out / "kernels.csv").write_text("\n".join([text[0], ",".join(fields), *text[2:]]) + "\n")
+    assert only_kernels(tmp_path, monkeypatch, "--again")[0] == 1
+    assert "logits differ by 0.3 of their size" in (out / "errors.txt").read_text()
 
 
 @pytest.mark.usefixtures("_with_triton")

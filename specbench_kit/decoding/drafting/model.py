@@ -20,7 +20,7 @@ from specbench_kit.decoding.sampling import Sampler, draw
 from specbench_kit.decoding.session import Session
 from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.executors.pending import PendingTokens
-from specbench_kit.models.runner import Append, Runner, refuse_nan, refuse_nan_in
+from specbench_kit.models.runner import Append, GrownBy, Runner, refuse_nan, refuse_nan_in
 
 READ_AT_ONCE = 64
 """Tokens of a known text in one forward, whose logits have to be held."""
@@ -60,6 +60,10 @@ class ModelDrafter(LocalDrafter):
         self._sample = sample
         self.on_forward: Callable[[Phase, Mapping[str, Row]], None] | None = None
         """Called with each forward's numbers of new tokens and of tokens in KV, by request."""
+        self.on_trees: Callable[[Forward, Sequence[Draft]], None] | None = None
+        """Called when trees have begun to grow by a rule on a card, before their first level is
+        waited for.
+        """
         self._drafting = partial(clock.phase, "draft")
         self._slots: dict[str, int] = {}
 
@@ -136,9 +140,14 @@ class ModelDrafter(LocalDrafter):
         for draft, _ in frontier:
             if draft.request_id not in self._slots:
                 self._prefill(draft)
+        trees = self._trees(frontier)
         with self.clock.phase("draft"):
             rows = [self._append(draft, nodes, keep=len(nodes)) for draft, nodes in frontier]
-            logits = self._forward([draft for draft, _ in frontier], rows)
+            drafts = [draft for draft, _ in frontier]
+            logits = self._forward(drafts, rows, trees=trees)
+            if trees is not None and self.on_trees is not None:
+                with self.clock.phase("verify", typical=False):
+                    self.on_trees(logits, drafts)
             refuse_nan(logits)
             logits = masked(logits, [draft.allowed_after(nodes) for draft, nodes in frontier])
         return DraftForward(logits, self._sampler)
@@ -200,8 +209,31 @@ class ModelDrafter(LocalDrafter):
                 refuse_nan(self._forward([draft], [Append(slot, prefix)], "prefill"))
                 self._runner.commit(slot, range(len(prefix)))
 
+    def _trees(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> GrownBy | None:
+        """Return the rule by which all trees grow from these nodes, which are their roots; None if
+        there is none, or if the host changes the distributions that it reads.
+        """
+        if not self._runner.grows_trees:
+            return None
+        rules = {draft.tree.rule for draft, _ in frontier}
+        rule = next(iter(rules), None)
+        if rule is None or len(rules) > 1:
+            return None
+        is_changed = (
+            self._sampler.cuts
+            or self._runner.masked
+            or any(draft.session.grammar is not None for draft, _ in frontier)
+        )
+        if is_changed or any(draft.kv_nodes or list(nodes) != [0] for draft, nodes in frontier):
+            return None
+        return GrownBy(rule, self._sampler.temperature or 1.0)
+
     def _forward(
-        self, drafts: Sequence[Draft], rows: Sequence[Append], phase: Phase = "draft"
+        self,
+        drafts: Sequence[Draft],
+        rows: Sequence[Append],
+        phase: Phase = "draft",
+        trees: GrownBy | None = None,
     ) -> Forward:
         if self.on_forward is not None:
             cached = (
@@ -211,6 +243,8 @@ class ModelDrafter(LocalDrafter):
             self.on_forward(
                 phase, dict(zip((draft.request_id for draft in drafts), work, strict=True))
             )
+        if trees is not None:
+            return self._runner.forward(rows, trees=trees)
         return self._runner.forward(rows)
 
     def _append(self, draft: Draft, nodes: Sequence[int], keep: int) -> Append:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.registry import Registry
 from specbench_kit.models.executors.pending import AnyToken
+from specbench_kit.models.executors.tree_rule import TreeRule
 from specbench_kit.models.weights.blocks import blocks_of
 from specbench_kit.models.weights.stored import StoredTensor, stored_tensor, with_weights
 
@@ -200,6 +201,8 @@ class Executor(ABC):
     """True if a row may ask for the hidden states of more tokens than it asks logits of."""
     takes_pending = False
     """True if rows may hold tokens that are pending, which other executors would wait for."""
+    grows_trees = False
+    """True if trees that grow by a `TreeRule` are computed ahead of the host; see `begin_trees`."""
     reads_files = False
     """True if the executor reads a model's weights where they are, so that they need not be in
     memory before.
@@ -260,6 +263,23 @@ class Executor(ABC):
 
         Hidden states of `layers` are returned too: 0 is the embeddings, n the output of layer n;
         the last one is normalised.
+        """
+
+    def begin_trees(self, rows: Sequence[Row], rule: TreeRule, temperature: float) -> Forward:
+        """Do what `forward` does, for roots below which trees will grow by a rule.
+
+        The following forwards are expected to be the levels of these trees, with scores by
+        softmax(logits / temperature), and may be computed ahead; other forwards may come instead.
+        """
+        return self.forward(rows)
+
+    def verify_ahead(  # noqa: B027  # most wait until the host knows the trees
+        self, trees: Forward, rows: Sequence[Row], layers: Sequence[int]
+    ) -> None:
+        """Hear that the next forward will probably be of these rows, each of which ends with the
+        root of a tree, and behind them of the nodes that the rule of the trees selects.
+
+        `trees` are the results of another executor's `begin_trees`, in the order of the rows.
         """
 
     @abstractmethod

@@ -7,6 +7,7 @@ verification run through one captured graph, with the same padding, a token's lo
 all of them.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -15,16 +16,24 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from specbench_kit.core.plain_text import first_line
 from specbench_kit.models.executors.base import Forward, Padding, Row, executors
 from specbench_kit.models.executors.card_decoder import CardDecoder, is_computable, sizes_of
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
 from specbench_kit.models.executors.graph_inputs import (
     NODES,
+    TOP,
     Details,
     GraphInputs,
     GraphShape,
     pending_in,
     power_of_two,
+)
+from specbench_kit.models.executors.graph_trees import (
+    MOST_NODES,
+    TreeBoard,
+    TreeWork,
+    VerifiedAhead,
 )
 from specbench_kit.models.executors.graph_work import (
     COLUMNS,
@@ -43,7 +52,9 @@ from specbench_kit.models.executors.kv import BAND, KVStore
 from specbench_kit.models.executors.padded import Computed, ForwardInput, in_order
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
+from specbench_kit.models.executors.tree_rule import TreeRule
 
+_LOG = logging.getLogger(__name__)
 CAPTURED = {
     "gemma",
     "glm4",
@@ -79,7 +90,8 @@ MOST_STEPS = 8
 
 class GraphKey(NamedTuple):
     """What a graph computes: a forward with `steps` 0, else a chain; one that `goes_on` needs no
-    inputs.
+    inputs. With a `rule` it is a forward and the trees that grow below it, or the verification of
+    such trees, which the rule selects on another executor's `board`.
     """
 
     shape: GraphShape
@@ -87,6 +99,8 @@ class GraphKey(NamedTuple):
     steps: int = 0
     goes_on: bool = False
     details: Details = Details()
+    rule: TreeRule | None = None
+    board: TreeBoard | None = None
 
 
 @executors.register("cuda-graph")
@@ -102,6 +116,7 @@ class CudaGraphExecutor(TransformersExecutor):
 
     priority = 1
     takes_pending = True
+    grows_trees = True
     has_chains = True
     """True if a chain of forwards is one graph, in a shape of its own."""
 
@@ -146,11 +161,25 @@ class CudaGraphExecutor(TransformersExecutor):
         """The chain that the next forward may go on with."""
         self._owner: ref[Work] | None = None
         """The work whose results are on the board."""
+        self._trees: ref[TreeWork] | None = None
+        """The trees of which the next forward may be a level."""
+        self._tree_owner: ref[TreeWork] | None = None
+        """The trees whose results are on a board of trees."""
+        self._ahead: VerifiedAhead | None = None
+        """The verification that the next forward may be."""
+        self._uncaptured: set[GraphKey] = set()
+        """The graphs of trees that cannot be captured."""
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         if not torch.is_inference_mode_enabled():
             with torch.inference_mode():
                 return self.forward(rows, layers)
+        trees = self._trees() if self._trees is not None else None
+        if trees is not None and (level := trees.next_level(rows, layers)):
+            return GraphForward(trees, rows, level)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.answers(rows, layers):
+            return GraphForward(ahead, rows, 0)
         if self._chain is not None and self._chain.goes_on(rows, layers):
             self._chain.steps += 1
             return GraphForward(self._chain, rows, self._chain.steps - 1)
@@ -168,6 +197,86 @@ class CudaGraphExecutor(TransformersExecutor):
         else:
             self.launch(work)
         return GraphForward(work, rows, 0)
+
+    def begin_trees(self, rows: Sequence[Row], rule: TreeRule, temperature: float) -> Forward:
+        if not torch.is_inference_mode_enabled():
+            with torch.inference_mode():
+                return self.begin_trees(rows, rule, temperature)
+        if not self._can_grow(rows, rule):
+            return self.forward(rows)
+        self._end_chain()
+        work = TreeWork(self, rows, rule, Details(temperature, candidates=True))
+        work.shape = self._shape(work)
+        self._take_trees(work)
+        self._move_kv()
+        key = GraphKey(work.shape, details=work.details, rule=rule)
+        if not self._replay_trees(work, key, self._link(work)):
+            return self.forward(rows)
+        self._trees = ref(work)
+        return GraphForward(work, rows, 0)
+
+    def _replay_trees(self, work: Work, key: GraphKey, tokens: Sequence[Sequence[int]]) -> bool:
+        """Start the work by a graph of trees; return False if none can be captured for its shape,
+        so that trees grow level by level.
+        """
+        if key in self._uncaptured:
+            return False
+        try:
+            self._replay(work, key, tokens)
+        except RuntimeError as error:  # whatever a card says
+            self._uncaptured.add(key)
+            _LOG.warning("TREES ARE NO GRAPH ON %s: %s", self.device, first_line(error))
+            return False
+        return True
+
+    def verify_ahead(self, trees: Forward, rows: Sequence[Row], layers: Sequence[int]) -> None:
+        source = trees.work if isinstance(trees, GraphForward) else None
+        if isinstance(source, TreeWork) and self._can_verify(source, rows):
+            with torch.inference_mode():
+                self._verify_ahead(source, rows, layers)
+
+    def _verify_ahead(self, source: TreeWork, rows: Sequence[Row], layers: Sequence[int]) -> None:
+        self._end_chain()
+        with_slots = [
+            row._replace(tokens=[*row.tokens, tree.slot])
+            for row, tree in zip(rows, source.rows, strict=True)
+        ]
+        work = VerifiedAhead(self, with_slots, layers, source)
+        shape = self._shape(work)
+        work.shape = shape._replace(width=verified_width(shape, source.rule))
+        self._move_kv()
+        key = GraphKey(shape, tuple(layers), rule=source.rule, board=source.board)
+        if self._replay_trees(work, key, [list(row.tokens) for row in with_slots]):
+            source.ahead = ref(work)
+            self._ahead = work
+
+    def _can_verify(self, source: TreeWork, rows: Sequence[Row]) -> bool:
+        """Return whether a graph can verify trees that the host does not know yet, below what these
+        rows append.
+        """
+        board = source.board
+        end = max(row.start + len(row.tokens) for row in rows) + source.rule.budget
+        return (
+            self.grows_trees
+            and source.unread
+            and source.rule.budget < NODES
+            and source.executor is not self
+            and board.selected.device == self.device
+            and self.slots <= len(board.verified)
+            and all(len(row.tokens) < MOST_CHAIN for row in rows)
+            and end <= self._memory.trash
+        )
+
+    def _can_grow(self, rows: Sequence[Row], rule: TreeRule) -> bool:
+        """Return whether a graph can compute all levels of trees that grow by a rule."""
+        nodes = sum(rule.widths)
+        return (
+            rule.levels > 1
+            and rule.branch <= TOP
+            and nodes <= MOST_NODES
+            and all(row.keep == 1 and row.parents is None and _is_captured(row) for row in rows)
+            and max(row.start + len(row.tokens) for row in rows) + nodes <= self._memory.trash
+        )
 
     def _apart(self, rows: Sequence[Row], layers: Sequence[int]) -> Forward:
         """Compute the rows that fit into a graph together, and each of the others by itself."""
@@ -245,6 +354,7 @@ class CudaGraphExecutor(TransformersExecutor):
         # else does any more.
         if self._chain is not None and any(row.slot == slot for row in self._chain.rows):
             self._end_chain()
+        self._ahead = None  # it holds its executor, too
 
     def launch(self, work: Work) -> None:
         """Start what of the work has not been started."""
@@ -304,6 +414,10 @@ class CudaGraphExecutor(TransformersExecutor):
         memory.host_details.copy_(memory.details)
         return memory.host_details.numpy().copy()
 
+    def tree_board(self, rule: TreeRule) -> TreeBoard:
+        """Return the board of trees that grow by a rule."""
+        return self._memory.tree_board(rule)
+
     def _move_kv(self) -> None:
         """Move the KV that waits for it."""
         moves = [(slot, source, to) for (slot, to), source in self._moves.items()]
@@ -330,8 +444,11 @@ class CudaGraphExecutor(TransformersExecutor):
             inputs.fill(work.rows, tokens)
         graph = graph or self._capture(key, inputs)
         results = graph.replay()
-        work.results += [(results, step) for step in range(max(1, key.steps))]
-        work.started += max(1, key.steps)
+        steps = max(1, key.steps)
+        if key.rule is not None and key.board is None:
+            steps = key.rule.levels
+        work.results += [(results, step) for step in range(steps)]
+        work.started += steps
 
     def _inputs(self, shape: GraphShape) -> GraphInputs:
         return GraphInputs(shape, self._memory.trash, self.device)
@@ -345,6 +462,11 @@ class CudaGraphExecutor(TransformersExecutor):
     ) -> tuple[Tensor, dict[int, Tensor]]:
         if inputs is None:
             return self._computations.steps(key.shape, key.steps, key.details)
+        if key.rule is not None and key.board is not None:
+            width = verified_width(key.shape, key.rule)
+            return self._computations.selected(inputs, key.rule, key.board, key.layers, width)
+        if key.rule is not None:
+            return self._computations.trees(inputs, key.rule, key.details)
         if not key.shape.length:
             return self._computations.prompt(inputs, key.details)
         if key.steps:
@@ -377,8 +499,19 @@ class CudaGraphExecutor(TransformersExecutor):
             owner.read()
         self._owner = ref(work)
 
+    def _take_trees(self, work: TreeWork) -> None:
+        """Make the board of trees free for the results of the work."""
+        owner = self._tree_owner() if self._tree_owner is not None else None
+        if owner is not None:
+            owner.read()
+        self._tree_owner = ref(work)
+
     def _end_chain(self) -> None:
-        """Start the steps of the chain that were put off: what comes now is no step of it."""
+        """Start the steps of the chain that were put off: what comes now is no step of it, no
+        level of trees and no verification of them.
+        """
+        self._trees = None
+        self._ahead = None
         chain = self._chain
         self._chain = None
         if chain is not None and chain.started < chain.steps:
@@ -420,6 +553,16 @@ def padded_width(rows: int, tokens: int) -> int:
         return whole
     grain = max(1, whole // 8)
     return -(-tokens // grain) * grain
+
+
+def verified_width(inputs: GraphShape, rule: TreeRule) -> int:
+    """Return the width of the verification of trees whose nodes a rule selects: that of the forward
+    in which the host would verify them, so that logits are rounded alike.
+
+    The last column of the inputs is no token.
+    """
+    tokens = inputs.width - 1 + rule.budget
+    return max(tokens, min(COLUMNS, padded_width(inputs.rows, tokens)))
 
 
 def _is_captured(row: Row) -> bool:
@@ -533,6 +676,7 @@ class InvariantExecutor(CudaGraphExecutor):
     """
 
     priority = -1
+    grows_trees = False
     has_chains = False
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:

@@ -15,6 +15,7 @@ from specbench_kit.models.executors.graph_forward import GraphComputations, Grap
 from specbench_kit.models.executors.graph_inputs import GraphInputs, GraphShape
 from specbench_kit.models.executors.head import HeadExecutor, HeadStates, logits_of, outputs_of
 from specbench_kit.models.executors.padded import Computed, ForwardInput
+from specbench_kit.models.executors.tree_rule import TreeRule
 from specbench_kit.models.heads.model import HeadModel
 
 
@@ -54,6 +55,10 @@ class CudaGraphHeadExecutor(CudaGraphExecutor, HeadExecutor):
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         self._take_states()
         return super().forward(rows, layers)
+
+    def begin_trees(self, rows: Sequence[Row], rule: TreeRule, temperature: float) -> Forward:
+        self._take_states()
+        return super().begin_trees(rows, rule, temperature)
 
     def compute(self, batch: ForwardInput) -> Computed:
         return HeadExecutor.compute(self, batch)
@@ -134,13 +139,14 @@ class _HeadComputations(GraphComputations):
         mask: Tensor,
         layers: Sequence[int] = (),
         inputs: GraphInputs | None = None,
+        above: Tensor | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         slots = self._memory.slots_of(shape)
-        # A further step of a chain reads what the head said of the token before.
+        # A further step of a chain or of a tree reads what the head said of the token before.
         sources = (
             inputs.sources
             if isinstance(inputs, _HeadInputs)
-            else self._states.own_source(slots, cells - 1)
+            else self._states.own_source(slots, cells - 1 if above is None else above)
         )
         kv = self._memory.window(shape, cells)
         outputs = outputs_of(self._model, tokens, places, mask, kv, self._states.at(sources))

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
 from specbench_kit.models.executors.card_decoder import CardDecoder, Place, PlacedKV
@@ -15,8 +16,10 @@ from specbench_kit.models.executors.graph_inputs import (
     GraphShape,
     describe,
 )
+from specbench_kit.models.executors.graph_trees import GrownOnCard, TreeBoard, paths_to
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
 from specbench_kit.models.executors.kv import KVStore
+from specbench_kit.models.executors.tree_rule import TreeRule
 
 
 class StaticKV(Cache, PlacedKV):
@@ -100,6 +103,14 @@ class GraphMemory:
         self._slots = torch.arange(slots, device=device)[:, None]
         self._dtype = dtype
         self._blocked = torch.finfo(dtype).min
+        self._tree_boards: dict[TreeRule, TreeBoard] = {}
+        """The boards of trees by their rule; most executors need none."""
+
+    def tree_board(self, rule: TreeRule) -> TreeBoard:
+        """Return the board of trees that grow by a rule."""
+        if rule not in self._tree_boards:
+            self._tree_boards[rule] = TreeBoard(self.slots, rule, self._keys.device)
+        return self._tree_boards[rule]
 
     @property
     def state(self) -> list[Tensor]:
@@ -140,10 +151,16 @@ class GraphMemory:
         ancestors.
         """
         assert inputs.ancestors is not None
-        shape = inputs.shape
-        node = self._keys[: shape.length] - inputs.prefixes[:, None]
-        cells = node.clamp(0, shape.nodes - 1)[:, None].expand(-1, shape.width, -1)
-        is_ancestor = inputs.ancestors.gather(2, cells).bool() & (node < shape.nodes)[:, None]
+        return self.node_mask(inputs.ancestors, inputs.prefixes[:, None], inputs.shape.length)
+
+    def node_mask(self, ancestors: Tensor, prefixes: Tensor, length: int) -> Tensor:
+        """Return the mask [rows, 1, width, length] of nodes that attend to a prefix [rows, 1] and,
+        of the nodes after it, to `ancestors` [rows, width, nodes].
+        """
+        _, width, nodes = ancestors.shape
+        node = self._keys[:length] - prefixes
+        cells = node.clamp(0, nodes - 1)[:, None].expand(-1, width, -1)
+        is_ancestor = ancestors.gather(2, cells).bool() & (node < nodes)[:, None]
         return self._additive(is_ancestor | (node < 0)[:, None])
 
     def write(
@@ -261,6 +278,98 @@ class GraphComputations:
         memory.column.fill_(1)
         return logits.transpose(0, 1), {}
 
+    def trees(
+        self, inputs: GraphInputs, rule: TreeRule, details: Details
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute a forward from its inputs, and all levels of the trees that grow by a rule below
+        the last token of each row.
+        """
+        inputs.copy()
+        memory = self._memory
+        shape = inputs.shape
+        tokens = memory.tokens(inputs)
+        last = inputs.last[:, None]
+
+        def forward(
+            tokens: Tensor,
+            cells: Tensor,
+            places: Tensor,
+            mask: Tensor,
+            inputs: GraphInputs | None = None,
+            above: Tensor | None = None,
+        ) -> Tensor:
+            width = tokens.shape[1]
+            of_level = shape._replace(width=width)
+            return self._forward(of_level, tokens, cells, places, mask, (), inputs, above)[0]
+
+        mask = memory.chain_mask(inputs.cells, shape.length)
+        logits = forward(tokens, inputs.cells, inputs.places, mask, inputs)
+        logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))
+        board = memory.tree_board(rule)
+        grown = GrownOnCard(
+            rule, details, board, shape.first, forward, memory.node_mask, shape.length
+        )
+        root, cell, place = (part.gather(1, last) for part in (tokens, inputs.cells, inputs.places))
+        return grown.grow(logits, root, cell, place, memory.trash), {}
+
+    def selected(
+        self,
+        inputs: GraphInputs,
+        rule: TreeRule,
+        board: TreeBoard,
+        layers: Sequence[int],
+        width: int,
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute a forward of the nodes that the rule of another executor's trees has selected,
+        and of what KV lacks up to their roots.
+
+        The last input of each row is the slot of its tree. The forward is padded to `width` tokens
+        of each row. Return the logits after the root and after each node.
+        """
+        inputs.copy()
+        memory = self._memory
+        shape = inputs.shape
+        trash = memory.trash
+        last = inputs.last[:, None]
+        nodes = board.selected[inputs.tokens.gather(1, last)[:, 0]]
+        nodes = pad(nodes, (0, 0, 0, width - (shape.width - 1) - rule.budget))
+        # The roots of all rows stand in one column, and padding before what leads to them. What is
+        # padding is written to the last cell, which nothing attends to.
+        before = torch.arange(1 - shape.width, 0, device=last.device) + last
+        tokens, cells, places = (
+            part.gather(1, before.clamp(min=0))
+            for part in (inputs.tokens, inputs.cells, inputs.places)
+        )
+        cells = cells.masked_fill(before < 0, trash)
+        cell = cells[:, -1:]
+        above = torch.cat((torch.zeros_like(cell), nodes[..., 1]), 1)
+        is_node = torch.cat((torch.zeros_like(cell), nodes[..., 2]), 1).bool()
+        columns = torch.arange(above.shape[1], device=last.device)
+        node_cells = (cell + columns).masked_fill(~is_node, trash).clamp(max=trash)
+        paths = paths_to(above, rule.levels)
+        masks = (
+            memory.chain_mask(cells, shape.length),
+            memory.node_mask(paths[:, 1:].to(torch.uint8), cell, shape.length),
+        )
+        tokens = torch.cat((tokens, nodes[..., 0]), 1)
+        logits, hidden = self._forward(
+            shape._replace(width=tokens.shape[1]),
+            tokens,
+            torch.cat((cells, node_cells[:, 1:]), 1),
+            torch.cat((places, places[:, -1:] + paths[:, 1:].sum(-1) - 1), 1),
+            torch.cat(masks, -2),
+            layers,
+        )
+        kept = slice(shape.width - 2, shape.width - 1 + rule.budget)
+        logits = logits[:, kept]
+        largest, best = logits.max(-1)  # NaN if any is
+        above = above.masked_fill(~is_node, -1)[:, : 1 + rule.budget]
+        results = (best, largest.isnan(), tokens[:, kept], above)
+        board.verified[shape.first : shape.first + shape.rows] = torch.stack(
+            [result.double() for result in results], -1
+        )
+        return logits, {layer: states[:, kept] for layer, states in hidden.items()}
+
     def steps(
         self, shape: GraphShape, steps: int, details: Details
     ) -> tuple[Tensor, dict[int, Tensor]]:
@@ -294,9 +403,10 @@ class GraphComputations:
         mask: Tensor,
         layers: Sequence[int] = (),
         inputs: GraphInputs | None = None,
+        above: Tensor | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute one forward; `inputs` are what the host filled in, None for a further step of a
-        chain.
+        chain or of trees. `above` [rows, width] are the cells of the nodes above those of trees.
         """
         kv = self._memory.window(shape, cells)
         if self._decoder is not None:

@@ -207,6 +207,11 @@ class Work:
     Column i of the results belongs to the i-th new token of a row; in a chain to its i-th forward.
     """
 
+    on_board = True
+    """True if the results are on the board of the executor, where the next forward of another
+    executor can read tokens.
+    """
+
     def __init__(
         self,
         executor: Launcher,
@@ -270,6 +275,17 @@ class Work:
         """Return the number of columns of results that were started."""
         return self.started if self.starts_chain else max(len(row.tokens) for row in self.rows)
 
+    def columns_of(self, row: Row, step: int) -> range:
+        """Return the columns of the results that belong to a row's kept tokens in a step."""
+        if self.starts_chain:
+            return range(step, step + 1)
+        return range(len(row.tokens) - row.keep, len(row.tokens))
+
+    def width_of(self, step: int) -> int:
+        """Return how many tokens of each row a step computed, padding included."""
+        assert self.shape is not None
+        return 1 if step else self.shape.width
+
     @property
     def unread(self) -> bool:
         """Return whether a result was started of which the host knows nothing."""
@@ -332,7 +348,7 @@ class GraphForward(Forward):
         self.launch()
         shape = self.work.shape
         assert shape is not None
-        width = 1 if self.step else shape.width
+        width = self.work.width_of(self.step)
         return [
             Padding(shape.rows, row.slot - shape.first, width, 0, row.start + width)
             for row in self.rows
@@ -350,7 +366,7 @@ class GraphForward(Forward):
         return int(self.work.table[self.rows[row].slot, self._columns(self.rows[row])[-1], NEXT])
 
     def next_tokens(self) -> Sequence[AnyToken]:
-        if self._masked:
+        if self._masked or not self.work.on_board:
             return super().next_tokens()
         return [PendingToken(self, row) for row in range(len(self.rows))]
 
@@ -422,15 +438,12 @@ class GraphForward(Forward):
 
     def _of_row(self, values: Tensor, row: Row) -> Tensor:
         assert self.work.shape is not None
-        return values[
-            row.slot - self.work.shape.first, len(row.tokens) - row.keep : len(row.tokens)
-        ]
+        columns = self._columns(row)
+        return values[row.slot - self.work.shape.first, columns.start : columns.stop]
 
     def _columns(self, row: Row) -> range:
         """Return the columns of the results that belong to a row's kept tokens."""
-        if self.work.starts_chain:
-            return range(self.step, self.step + 1)
-        return range(len(row.tokens) - row.keep, len(row.tokens))
+        return self.work.columns_of(row, self.step)
 
     def _field(self, row: Row, field: int) -> Table:
         columns = self._columns(row)
