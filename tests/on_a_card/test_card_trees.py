@@ -414,6 +414,8 @@ def test_the_nodes_that_a_rule_may_forward() -> None:
     assert BeamRule(4, 32, 3, 12).widths == [1, 3, 9, 12]
     assert BeamRule(4, 32, 1, 12).widths == [1, 1, 1, 1]
     assert BeamRule(3, 4, 4, 2, newest_only=True).widths == [1, 2, 2]
+    assert BeamRule(3, 1, 1, 32).bounded == BeamRule(3, 1, 1, 3)
+    assert BeamRule(3, 4, 4, 12).bounded == BeamRule(3, 4, 4, 12)
 
 
 def test_the_levels_of_a_shape() -> None:

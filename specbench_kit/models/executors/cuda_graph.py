@@ -202,6 +202,7 @@ class CudaGraphExecutor(TransformersExecutor):
         if not torch.is_inference_mode_enabled():
             with torch.inference_mode():
                 return self.begin_trees(rows, rule, temperature)
+        rule = rule.bounded
         if not self._can_grow(rows, rule):
             return self.forward(rows)
         self._end_chain()

@@ -2,7 +2,7 @@
 host.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 
@@ -35,6 +35,13 @@ class BeamRule:
             waiting = width * self.branch + (0 if self.newest_only else waiting - width)
         return widths
 
+    @property
+    def bounded(self) -> "BeamRule":
+        """Return the same rule with no larger budget than the levels can add nodes, by which
+        verifications are padded.
+        """
+        return replace(self, budget=min(self.budget, sum(self.widths) * self.branch))
+
 
 @dataclass(frozen=True)
 class ShapeRule:
@@ -66,6 +73,11 @@ class ShapeRule:
     def widths(self) -> list[int]:
         """Return how many nodes each level forwards."""
         return [len(nodes) for nodes in self.inner]
+
+    @property
+    def bounded(self) -> "ShapeRule":
+        """Return this rule, which has no budget."""
+        return self
 
     @cached_property
     def inner(self) -> list[list[int]]:
