@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from by_file import ByFile
 from command_line import HOME, QUIET, READINGS, TinyPair
+from nightly import mark_what_was_moved
 from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
@@ -46,8 +47,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
     return ByFile(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give slow tests longer: their fixtures run several commands, and each of them loads torch on a busy machine."""
+    """Mark what was moved to the night before pytest chooses by marks, and give slow tests longer.
+
+    The fixtures of slow tests run several commands, and each of them loads torch on a busy machine.
+    """
+    mark_what_was_moved(items)
     for item in items:
         if item.get_closest_marker("slow") and config.pluginmanager.hasplugin("timeout"):
             item.add_marker(

@@ -5,7 +5,7 @@ from time import perf_counter, sleep
 import pytest
 import torch
 
-from specbench_kit.decoding.clock import MeasuringClock, ModelledClock
+from specbench_kit.decoding.clock import MeasuringClock, ModelledClock, ProcessorTime
 
 CPU = torch.device("cpu")
 
@@ -31,6 +31,12 @@ def test_an_inner_phase_stops_the_outer_one() -> None:
     assert seconds["prefill"] >= 0.01
     assert seconds["policy"] >= 0
     assert sum(seconds.values()) + 0.01 <= now_s
+
+
+def test_the_time_between_two_readings_is_that_of_each_counter() -> None:
+    earlier, later = ProcessorTime(10.0, 4.0, 7.0), ProcessorTime(13.0, 5.0, 12.0)
+    assert later.since(earlier) == (3.0, 1.0, 5.0)
+    assert earlier.plus(later.since(earlier)) == later
 
 
 def test_taking_empties_the_phases() -> None:

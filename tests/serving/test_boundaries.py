@@ -7,9 +7,28 @@ from test_metrics import response, result
 from test_order_and_capacity import clients, filled_queue, waiting
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.serving.devices import Devices
+from specbench_kit.serving.events import parse_window
 from specbench_kit.serving.metrics import compute_metrics, slo_violations
 from specbench_kit.serving.schedulers.base import BatchLimits, parse_scheduler
 from specbench_kit.serving.schedulers.waiting import WaitingRound
+
+
+def test_a_round_that_arrives_at_a_moment_has_not_arrived_before_it() -> None:
+    devices = Devices(scenario(devices=4), seed=0)
+    devices.arrives_s[:] = [2.0, 1.0, 3.0, 1.0]
+    assert devices.arrived(2.0).tolist() == [1, 3, 0]
+    assert devices.arrived(2.0, before=True).tolist() == [1, 3]
+
+
+def test_a_window_of_events_may_begin_with_the_simulation() -> None:
+    assert parse_window("0:60") == (0, 60)
+
+
+@pytest.mark.parametrize("text", ["-1:60", "60:60", "70:60", "0:inf", "nan:60", "60"])
+def test_a_window_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SkitError, match="--timeline takes FROM:TO"):
+        parse_window(text)
 
 
 @pytest.mark.parametrize(

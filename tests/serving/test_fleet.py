@@ -55,6 +55,13 @@ def test_a_kind_has_its_own_odds_link_and_price() -> None:
     assert figures.cost.rented_price == pytest.approx(far.sum() * 2.0 * 35 / 3600)
 
 
+def test_devices_cost_nothing_where_the_server_drafts() -> None:
+    dear = replace(DEPLOYMENT, drafter=replace(DEPLOYMENT.drafter, price_per_hour=2.0))
+    scene = scenario("server", 4, deployment=dear)
+    cost = compute_metrics(scene, simulate(scene)).cost
+    assert (cost.rented_price, cost.edge_busy_s) == (0, 0)
+
+
 def test_the_least_recently_used_makes_room_where_that_is_asked_for() -> None:
     """Two sessions of 40 fit: the newest is evicted, or with lru the least recently used."""
     evicted = []

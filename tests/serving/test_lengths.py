@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.lengths import LogNormalLengths, longest, parse_lengths
+from specbench_kit.serving.lengths import LogNormalLengths, longest, parse_lengths, shortest
 
 
 def test_a_log_normal_has_the_mean_and_spread_that_it_is_given() -> None:
@@ -23,7 +23,17 @@ def test_lengths_are_read_from_text() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["long", "5:6", "lognormal:mean=0,cv=1", "lognormal:mean=9,cv=0"])
+def test_no_length_is_below_1_token() -> None:
+    lengths = parse_lengths("lognormal:mean=1,cv=1")
+    assert (shortest(lengths), shortest(250)) == (1, 250)
+    assert isinstance(lengths, LogNormalLengths)
+    assert lengths.sample(np.array([0.0, 0.5])).min() == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["long", "5:6", "lognormal:mean=0,cv=1", "lognormal:mean=0.9,cv=1", "lognormal:mean=9,cv=0"],
+)
 def test_what_is_no_length_is_refused(text: str) -> None:
     with pytest.raises(SkitError, match=r"length is a number|mean must be at least 1"):
         parse_lengths(text)

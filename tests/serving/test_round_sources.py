@@ -21,6 +21,7 @@ from specbench_kit.serving.arrival_traces import read_arrivals
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, RequestArrival
 from specbench_kit.serving.memory import KvMemory, kv_capacity, verifier_profile
 from specbench_kit.serving.round_sources import (
+    ConfidenceModel,
     PositionRates,
     RecordedRounds,
     RoundSource,
@@ -236,6 +237,15 @@ def test_a_closed_loop_thinks_and_random_arrivals_have_their_rate() -> None:
 def test_devices_that_leave_are_gone_for_some_time(leave: float, away_s: float, said: str) -> None:
     with pytest.raises(SkitError, match=said):
         ClosedLoop(leave=leave, away_s=away_s)
+    ClosedLoop(leave=0.1, away_s=0.5)
+
+
+def test_confidences_of_a_rate_of_one_half_lie_evenly_about_it() -> None:
+    confidences = ConfidenceModel((0.5,), spread=0.4)
+    uniform = np.array([[0.5], [0.1], [0.9]])
+    drawn_ = confidences.sample(np.full(3, -1), uniform)[:, 0]
+    assert drawn_[0] == pytest.approx(0.5, abs=1e-9)
+    assert drawn_[1] + drawn_[2] == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.parametrize(
