@@ -56,8 +56,13 @@ from specbench_kit.decoding.kernel_latency import KernelModel  # noqa: E402
 from specbench_kit.decoding.latency import Row  # noqa: E402
 from specbench_kit.models.executors.card_decoder import sizes_of  # noqa: E402
 from specbench_kit.models.executors.cuda_graph import CudaGraphExecutor  # noqa: E402
-from specbench_kit.models.executors.kernels.choice import ROUNDINGS, largest_difference  # noqa: E402
+from specbench_kit.models.executors.kernels.choice import (  # noqa: E402
+    ROUNDINGS,
+    describes_alike,
+    largest_difference,
+)
 from specbench_kit.models.executors.kernels.choice import missing as missing_for_kernels  # noqa: E402
+from specbench_kit.models.executors.kernels.operators import describe_fused  # noqa: E402
 from specbench_kit.models.memory import free_bytes  # noqa: E402
 from specbench_kit.models.pair import LoadedModel, resolve_device  # noqa: E402
 from specbench_kit.models.runner import Append, Runner  # noqa: E402
@@ -84,6 +89,9 @@ COUNTED = ("fixed-k:k=4", "threshold", "specinfer")
 PIPELINED = "specpipe:stages=2,width=8"
 REPLAYS = "graph replays"
 NEW_TOKENS = (1, 2, 3, 5, 9, 17)
+CHAIN, TREE = "chain", "tree"
+COMPARED = (*((count, CHAIN) for count in NEW_TOKENS), (17, TREE))
+"""The new tokens of each request by which kernels are compared: chains, and trees of two children a node."""
 """New tokens of each request in a verification."""
 STEPS = (1, 2, 4, 8)
 """Tokens that a draft model drafts in a row."""
@@ -353,15 +361,15 @@ def check_kernels(scene: Scene, out: Path, seconds: float) -> Found:
     """
     end_s = perf_counter() + seconds
     device = resolve_device(scene.device)
-    table = Table(out / "kernels.csv", ("model", "requests", "tokens", "context"))
+    table = Table(out / "kernels.csv", ("model", "requests", "tokens", "kind", "context"))
     found: Found = []
     wrong: list[str] = []
     for name in scene.shapes:
         subject = find_subject(name, "target")
         shapes = [
-            (batch_size, count, scene.context)
+            (batch_size, *compared, scene.context)
             for batch_size in scene.batch_sizes
-            for count in NEW_TOKENS
+            for compared in COMPARED
         ]
         if all(table.has(subject.name, *shape) for shape in shapes):
             wrong += _judge_kernels(subject.name, table, found)
@@ -382,6 +390,8 @@ def check_kernels(scene: Scene, out: Path, seconds: float) -> Found:
         roundings = _roundings_apart(runners[FUSED])
         if not roundings <= ROUNDINGS:
             wrong.append(f"{subject.name}: a kernel's results are {roundings:.3g} roundings apart")
+        if not describes_alike(describe_fused, device, getattr(torch, DTYPE)):
+            wrong.append(f"{subject.name}: kernels say something else of logits than torch does")
         for row in _in_turns(loaded, runners, scene, end_s, partial(table.has, subject.name)):
             table.add({"model": subject.name, **row})
         found.append(
@@ -430,11 +440,11 @@ def _in_turns(
     runners: Mapping[str, Runner],
     scene: Scene,
     end_s: float,
-    is_finished: Callable[[int, int, int], bool],
+    is_finished: Callable[[int, int, str, int], bool],
 ) -> Iterator[dict[str, object]]:
     """Yield lines of the table of kernels: a verification of each shape by all runners, one after the other.
 
-    Shapes (requests, tokens, context) that are finished are left out.
+    Shapes (requests, tokens, kind, context) that are finished are left out.
     """
     clock = measuring_clock(runners[FUSED].device)
     random = Random(0)
@@ -453,12 +463,13 @@ def _in_turns(
                 for runner in runners.values():
                     runner.forward([Append(slot, prompt)])
                     runner.commit(slot, range(scene.context))
-            for count in NEW_TOKENS:
-                if is_finished(batch_size, count, scene.context):
+            for count, kind in COMPARED:
+                if is_finished(batch_size, count, kind, scene.context):
                     continue
                 if perf_counter() > end_s:
                     return
-                rows = [Append(slot, tokens(count), keep=count) for slot in slots]
+                parents = [(node - 1) // 2 for node in range(count)] if kind == TREE else None
+                rows = [Append(slot, tokens(count), parents, keep=count) for slot in slots]
                 times: dict[str, list[float]] = {executor: [] for executor in runners}
                 logits = {}
                 for number in range(WARM_UPS + REPEATS):
@@ -476,6 +487,7 @@ def _in_turns(
                 yield {
                     "requests": batch_size,
                     "tokens": count,
+                    "kind": kind,
                     "context": scene.context,
                     "torch_ms": f"{1000 * median(times[BY_TORCH][WARM_UPS:]):.4f}",
                     "triton_ms": f"{1000 * median(times[FUSED][WARM_UPS:]):.4f}",
@@ -512,7 +524,8 @@ def _where_apart(row: Mapping[str, object]) -> str:
     """Return by how much, and where, the logits of a line of the table of kernels differ."""
     count = int(str(row["requests"])) * int(str(row["tokens"]))
     return (
-        f"{row['model']}, {row['requests']} requests of {row['tokens']} tokens: logits differ by {row['difference']} "
+        f"{row['model']}, {row['requests']} requests of {row['tokens']} tokens ({row['kind']}): logits differ by "
+        f"{row['difference']} "
         f"of their size, where {MOST_DIFFERENCE} is allowed, and after {row['tokens_beyond']} of {count} tokens by "
         f"more than that; most of all in request {row['at_request']}, token {row['at_token']}, entry "
         f"{row['at_entry']}: "

@@ -33,8 +33,11 @@ LOADED = (
     "typer.rich_utils",
 )
 """Beside all of the kit."""
-NEEDS_TRITON = "specbench_kit.models.executors.kernels.by_triton"
-"""The one module that is imported on a GPU alone, where Triton is installed."""
+NEED_TRITON = {
+    f"specbench_kit.models.executors.kernels.{name}"
+    for name in ("by_triton", "triton_attention", "triton_logits")
+}
+"""The modules that are imported on a GPU alone, where Triton is installed."""
 AT_LOADING = ("HF_", "LC_", "MPL", "OMP_", "PYTHONHASHSEED", "TORCH", "TRANSFORMERS_")
 """What environment variables begin with that are read when Python or a library is loaded."""
 
@@ -119,7 +122,7 @@ def _serve() -> None:
         with suppress(ModuleNotFoundError):  # older versions lack some
             import_module(name)
     for module in walk_packages(kit.__path__, "specbench_kit."):
-        if module.name != NEEDS_TRITON:
+        if module.name not in NEED_TRITON:
             import_module(module.name)
     gc.freeze()  # no fork looks through what is loaded, page after page, for what could be freed
     for line in sys.stdin:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,14 +18,19 @@ from specbench_kit.models.executors.kernels.base import LayerKernels
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-import triton.language as tl
-from triton.runtime import interpreter
+from interpreted_kernels import mend, numbers, ulps
 
 from specbench_kit.models.executors.kernels import by_triton
 
 INTERPRETED = LayerKernels(
-    "triton", by_triton.norm, by_triton.add_norm, by_triton.rotate, by_triton.gate
+    "triton",
+    by_triton.norm,
+    by_triton.add_norm,
+    by_triton.rotate,
+    by_torch.attention,
+    by_triton.gate,
 )
+"""Attentions have tests of their own."""
 DTYPES = [torch.float32, torch.bfloat16]
 SHAPES = [(1, 1), (64, 1), (3, 5), (1, 88)]
 """Rows and columns of forwards."""
@@ -35,36 +39,8 @@ ULPS_IN_FP32 = 4
 
 
 @pytest.fixture(autouse=True)
-def _rounding_to_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the interpreter round to bf16 as GPUs do: it cuts digits off (seen in Triton 3.9)."""
-    cast = interpreter.InterpreterBuilder.cast_impl
-
-    def truncate(builder: Any, source: Any, target: Any) -> Any:
-        if (source.dtype.scalar, target.scalar) != (tl.float32, tl.bfloat16):
-            return cast(builder, source, target)
-        rounded = torch.from_numpy(source.data.copy()).to(torch.bfloat16)
-        bits = rounded.view(torch.int16).numpy().view("uint16")
-        return interpreter.TensorHandle(bits, target.scalar)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fp_trunc", truncate)
-
-
-def numbers(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def ulps(computed: Tensor, expected: Tensor) -> int:
-    """Return by how many representable numbers two tensors differ at most."""
-    assert computed.shape == expected.shape
-    assert computed.dtype == expected.dtype
-    kind = {4: torch.int32, 2: torch.int16}[computed.dtype.itemsize]
-    lowest = torch.iinfo(kind).min
-
-    def ordered(tensor: Tensor) -> Tensor:
-        bits = tensor.contiguous().view(kind).long()
-        return torch.where(bits < 0, lowest - bits, bits)
-
-    return int((ordered(computed) - ordered(expected)).abs().max())
+def _like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    mend(monkeypatch)
 
 
 def most_ulps(dtype: torch.dtype) -> int:
@@ -189,5 +165,5 @@ def test_they_compile_for_cards(capability: int) -> None:
     )
     assert done.returncode == 0, done.stderr
     sizes = [int(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
-    assert len(sizes) == 7
+    assert len(sizes) == 19
     assert min(sizes) > 1000, "each is code"

@@ -27,13 +27,16 @@ from transformers import (
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors import cuda_graph
 from specbench_kit.models.executors.cuda_graph import CudaGraphExecutor, TorchGraphExecutor
+from specbench_kit.models.executors.kernels.base import PART
 from specbench_kit.models.executors.kernels.choice import Choice
-from specbench_kit.models.executors.kernels.operators import FUSED
+from specbench_kit.models.executors.kernels.compact_mask import CompactMask
+from specbench_kit.models.executors.kernels.description import OWN, Details
+from specbench_kit.models.executors.kernels.operators import FUSED, describe_fused
 from specbench_kit.models.runner import Append, Runner
 
-CAPACITY = 400
-FUSED_KERNELS = 10
-"""Four products, two norms with what is added before, a rotation that writes KV, a gate, an attention, a copy."""
+CAPACITY = 700
+FUSED_KERNELS = 9
+"""Four products, two norms with what is added before, a rotation that writes KV, a gate and an attention."""
 
 
 @pytest.fixture
@@ -46,6 +49,7 @@ def machine() -> Iterator[Machine]:
 def _with_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the emulated card have the operators that are Triton kernels on a real one: each is one launch there."""
     monkeypatch.setattr(cuda_graph.CudaGraphExecutor, "_choose", lambda *_: Choice(FUSED))
+    monkeypatch.setattr(cuda_graph.CudaGraphExecutor, "_choose_describe", lambda *_: describe_fused)
 
 
 def make_model(kind: type[PretrainedConfig], layers: int) -> PreTrainedModel:
@@ -64,14 +68,19 @@ def make_model(kind: type[PretrainedConfig], layers: int) -> PreTrainedModel:
 
 @torch.inference_mode()
 def kernels_of(
-    kind: type[PretrainedConfig], layers: int, executor: str, width: int, is_tree: bool
+    kind: type[PretrainedConfig],
+    layers: int,
+    executor: str,
+    width: int,
+    is_tree: bool,
+    context: int,
 ) -> int:
     """Return how many kernels the graph of a forward of two requests records."""
     runner = make_runner(make_model(kind, layers).to("cuda"), 2, CAPACITY, executor)
     slots = [runner.acquire(), runner.acquire()]
     for slot in slots if width < 100 else ():
-        runner.forward([Append(slot, [1, 2, 3])]).argmax()
-        runner.commit(slot, range(3))
+        runner.forward([Append(slot, [1] * context)]).argmax()
+        runner.commit(slot, range(context))
     rows = [
         Append(slot, list(range(width)), [-1] * width if is_tree else None, keep=width)
         for slot in slots
@@ -83,10 +92,14 @@ def kernels_of(
 
 
 def kernels_a_layer(
-    kind: type[PretrainedConfig], executor: str, width: int, is_tree: bool = False
+    kind: type[PretrainedConfig],
+    executor: str,
+    width: int,
+    is_tree: bool = False,
+    context: int = 3,
 ) -> int:
     """Return how many kernels two layers more record, halved."""
-    counts = [kernels_of(kind, layers, executor, width, is_tree) for layers in (1, 3)]
+    counts = [kernels_of(kind, layers, executor, width, is_tree, context) for layers in (1, 3)]
     assert (counts[1] - counts[0]) % 2 == 0
     return (counts[1] - counts[0]) // 2
 
@@ -104,7 +117,14 @@ def test_a_layer_of_a_verification(kind: type[PretrainedConfig], by_torch: int) 
 @pytest.mark.parametrize(("width", "is_tree"), [(2, False), (5, True), (300, False)])
 def test_a_layer_of_other_forwards(width: int, is_tree: bool) -> None:
     """Chains, trees and prompts."""
-    assert kernels_a_layer(Qwen3Config, "cuda-graph", width, is_tree) <= FUSED_KERNELS
+    assert kernels_a_layer(Qwen3Config, "cuda-graph", width, is_tree) == FUSED_KERNELS
+
+
+@pytest.mark.usefixtures("machine", "_with_triton")
+@pytest.mark.parametrize(("width", "is_tree"), [(1, False), (5, True)])
+def test_a_layer_over_more_keys_than_a_program_reads(width: int, is_tree: bool) -> None:
+    """What programs find in their parts of the keys one more kernel joins."""
+    assert kernels_a_layer(Qwen3Config, "cuda-graph", width, is_tree, 500) == FUSED_KERNELS + 1
 
 
 def test_an_operator_is_one_launch_on_the_card(machine: Machine) -> None:
@@ -123,6 +143,27 @@ def test_an_operator_is_one_launch_on_the_card(machine: Machine) -> None:
     written = store.cpu().abs().sum((2, 4)) > 0
     assert written[:, [0, 2], :3].all()
     assert written.sum() == 2 * 2 * 3, "what the operator writes is written on the card"
+
+
+@pytest.mark.parametrize(("length", "launches"), [(PART, 1), (PART + 1, 2)])
+def test_attention_and_descriptions_are_launches_without_a_wait(
+    length: int, launches: int, machine: Machine
+) -> None:
+    keys = torch.arange(length, device="cuda")
+    cells = torch.tensor([[4, 5, 6]], device="cuda")
+    store = torch.ones((2, 1, 2, length, 8), device="cuda")
+    queries = torch.ones((1, 2, 6, 8), device="cuda")
+    logits = torch.ones((1, 3, 9), device="cuda")
+    with torch.inference_mode():
+        attention = FUSED.attention(CompactMask(keys, cells, length, cells), 2, torch.float32)
+        with machine.counts.during() as counts:
+            found = attention(queries, *store.unbind(), 1.0)
+        assert (counts.launches, counts.waits, counts.copies_to_card) == (launches, 0, 0)
+        assert (found.cpu() == 1).all()
+        with machine.counts.during() as counts:
+            fields = describe_fused(logits, cells, Details(1.0)).fields
+        assert (counts.launches, counts.waits, counts.copies_to_card) == (2, 0, 0)
+        assert fields.cpu()[0, :, OWN].tolist() == [4, 5, 6]
 
 
 @pytest.mark.usefixtures("machine")

@@ -4,7 +4,7 @@ import csv
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
     }
     verdicts = table(out / "lossless.csv")
     kernels = table(out / "kernels.csv")
-    assert len(kernels) == 2 * len(gpu_check.NEW_TOKENS)
+    assert len(kernels) == 2 * len(gpu_check.COMPARED)
     conditions = {
         (row["executor"], int(row["batch_size"]), float(row["temperature"])) for row in verdicts
     }
@@ -145,8 +145,8 @@ def test_kernels_are_compared_in_turns(tmp_path: Path, monkeypatch: pytest.Monke
     code, out = only_kernels(tmp_path, monkeypatch)
     assert code == 0, (out / "errors.txt").read_text()
     rows = table(out / "kernels.csv")
-    shapes = [(int(row["requests"]), int(row["tokens"])) for row in rows]
-    assert shapes == [(batch, count) for batch in (1, 2) for count in gpu_check.NEW_TOKENS]
+    shapes = [(int(row["requests"]), int(row["tokens"]), row["kind"]) for row in rows]
+    assert shapes == [(batch, *compared) for batch in (1, 2) for compared in gpu_check.COMPARED]
     for row in rows:
         assert float(row["torch_ms"]) > 0 < float(row["triton_ms"])
         assert (float(row["difference"]), float(row["same_tokens"])) == (0, 1)
@@ -163,7 +163,7 @@ def test_kernels_whose_outputs_differ_fail_loudly(
     code, out = only_kernels(tmp_path, monkeypatch)
     assert code == 1
     assert "OUTPUTS DIFFER: tiny: a kernel's results are" in (out / "errors.txt").read_text()
-    assert len(table(out / "kernels.csv")) == 2 * len(gpu_check.NEW_TOKENS), "all are still there"
+    assert len(table(out / "kernels.csv")) == 2 * len(gpu_check.COMPARED), "all are still there"
 
 
 @pytest.mark.usefixtures("_with_triton")
@@ -179,7 +179,7 @@ def test_logits_that_differ_fail_loudly(tmp_path: Path, monkeypatch: pytest.Monk
     code, out = only_kernels(tmp_path, monkeypatch)
     assert code == 1
     errors = (out / "errors.txt").read_text()
-    assert "OUTPUTS DIFFER: tiny, 1 requests of 1 tokens: logits differ by" in errors
+    assert "OUTPUTS DIFFER: tiny, 1 requests of 1 tokens (chain): logits differ by" in errors
     assert "after 1 of 1 tokens by more than that; most of all in request 0, token 0" in errors
 
 
@@ -214,24 +214,27 @@ def test_a_section_that_is_started_again_computes_what_is_missing(
 
     def counted(*given: Any) -> Iterator[dict[str, object]]:
         for row in in_turns(*given):
-            compared.append((row["requests"], row["tokens"]))
+            compared.append(_shape_of(row))
             yield row
 
     monkeypatch.setattr(gpu_check, "_in_turns", counted)
     assert only_kernels(tmp_path, monkeypatch, "--again")[0] == 0
-    missing = [(int(first[row]["requests"]), int(first[row]["tokens"])) for row in (2, 7)]
-    assert compared == missing
-    kept = {(row["requests"], row["tokens"]): row for row in table(path)}
+    assert compared == [_shape_of(first[row]) for row in (2, 7)]
+    kept = {_shape_of(row): row for row in table(path)}
     assert len(kept) == len(first)
     for number, row in enumerate(first):
         if number not in (2, 7):
-            assert kept[row["requests"], row["tokens"]] == row, "and nothing is measured twice"
+            assert kept[_shape_of(row)] == row, "and nothing is measured twice"
     compared.clear()
     assert only_kernels(tmp_path, monkeypatch, "--again")[0] == 0
     assert not compared
     assert "fused kernels take" in (out / "report.md").read_text()
     assert only_kernels(tmp_path, monkeypatch)[0] == 0
     assert len(compared) == len(first), "a check begins anew otherwise"
+
+
+def _shape_of(row: Mapping[str, object]) -> tuple[int, int, str]:
+    return int(str(row["requests"])), int(str(row["tokens"])), str(row["kind"])
 
 
 @pytest.mark.usefixtures("_with_triton")

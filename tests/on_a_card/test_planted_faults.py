@@ -28,6 +28,7 @@ from specbench_kit.decoding.card_clock import CardClock
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors import cuda_graph, graph_forward, graph_inputs, graph_work, kv
+from specbench_kit.models.executors.kernels import compact_mask
 from specbench_kit.models.runner import Append, Runner
 
 Fault = Callable[[pytest.MonkeyPatch], None]
@@ -187,9 +188,9 @@ def around(patch: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[..
 def a_mask_is_made_on_the_host(patch: pytest.MonkeyPatch) -> None:
     around(
         patch,
-        graph_forward.GraphMemory,
-        "_additive",
-        lambda right, own, allowed: right(own, allowed.cpu()),
+        compact_mask.CompactMask,
+        "additive",
+        lambda right, own, dtype: right(own._replace(last=own.last.cpu()), dtype),
     )
 
 

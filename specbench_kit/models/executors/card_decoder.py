@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+from torch.nn.functional import embedding, linear
 
-from specbench_kit.models.executors.kernels.base import LayerKernels, LayerSizes
-from specbench_kit.models.executors.kernels.by_torch import TORCH
+from specbench_kit.models.executors.kernels.base import Attention, LayerKernels, LayerSizes
+from specbench_kit.models.executors.kernels.by_torch import TORCH, MaskedAttention
+from specbench_kit.models.executors.kernels.compact_mask import CompactMask
 from specbench_kit.models.executors.kv import KV
 from specbench_kit.models.executors.native_weights import LLAMA_LIKE, has_plain_layers
 
@@ -47,6 +48,13 @@ def sizes_of(model: Any) -> LayerSizes:
         dim,
         hasattr(attention, "q_norm"),
     )
+
+
+class Turns(NamedTuple):
+    """Cosines and sines of places, each [..., dim]; the first half of the sines is negated."""
+
+    cosines: Tensor
+    sines: Tensor
 
 
 class Place(NamedTuple):
@@ -89,34 +97,36 @@ class CardDecoder:
         self,
         tokens: Tensor,
         places: Tensor,
-        mask: Tensor,
+        mask: CompactMask | Tensor,
         kv: KV | PlacedKV,
         layers: Sequence[int] = (),
         first: int = 0,
         last: Tensor | None = None,
+        turns: Turns | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Return logits [rows, width - first, vocabulary], and hidden states by layer, numbered as
         transformers does.
 
+        `mask` may also be a table that is added to the products of queries and keys.
+
         `first` is the first token whose logits are needed; with `last` [rows] those of one token of each row are
-        computed, [rows, 1, vocabulary].
+        computed, [rows, 1, vocabulary]. `turns` are those of all places there may be, if they are
+        known.
         """
         hidden = embedding(tokens, self._embedding)
-        cosines, sines = self._rotary(hidden, places)
-        half = sines.shape[-1] // 2
-        # Rotation adds the other half of a head times the sine, of which the first half is
-        # subtracted.
-        signed = torch.cat((-sines[..., :half], sines[..., half:]), -1)
-        rows, _, width, length = mask.shape
-        grouped = (
-            mask[:, :, None]
-            .expand(rows, 1, self._group, width, length)
-            .reshape(rows, 1, self._group * width, length)
+        if turns is None:
+            cosines, sines = self.turns_at(places)
+        else:
+            cosines, sines = (embedding(places, table) for table in turns)
+        attend = (
+            self._kernels.attention(mask, self._group, hidden.dtype)
+            if isinstance(mask, CompactMask)
+            else MaskedAttention(mask, self._group)
         )
         states = {0: hidden}
         normed = self._kernels.norm(hidden, *_parameters(self._norms[0]))
         for index, layer in enumerate(self._layers):
-            hidden, change = layer(hidden, normed, cosines, signed, grouped, kv, index)
+            hidden, change = layer(hidden, normed, cosines, sines, attend, kv, index)
             # What a layer adds is added by the norm that follows.
             hidden, normed = self._kernels.add_norm(
                 hidden, change, *_parameters(self._norms[index + 1])
@@ -128,6 +138,19 @@ class CardDecoder:
         if last is not None:
             kept = normed.gather(1, last[:, None, None].expand(-1, -1, normed.shape[-1]))
         return self._output(kept), {layer: states[layer] for layer in layers}
+
+    def turns_of(self, places: Tensor) -> Turns:
+        """Return by how much heads are rotated at each of some places [count]."""
+        cosines, sines = self.turns_at(places[None])
+        return Turns(cosines[0], sines[0])
+
+    def turns_at(self, places: Tensor) -> Turns:
+        """Return by how much heads are rotated at places [rows, width]."""
+        cosines, sines = self._rotary(self._embedding, places)
+        half = sines.shape[-1] // 2
+        # Rotation adds the other half of a head times the sine, of which the first half is
+        # subtracted.
+        return Turns(cosines, torch.cat((-sines[..., :half], sines[..., half:]), -1))
 
 
 class _Layer:
@@ -160,14 +183,14 @@ class _Layer:
         normed: Tensor,
         cosines: Tensor,
         sines: Tensor,
-        mask: Tensor,
+        attend: Attention,
         kv: KV | PlacedKV,
         index: int,
     ) -> tuple[Tensor, Tensor]:
         """Return hidden states [rows, width, hidden] after attention, and what is added to them
         then.
         """
-        attended = self._attend(normed, cosines, sines, mask, kv, index)
+        attended = self._attend(normed, cosines, sines, attend, kv, index)
         hidden, normed = self._kernels.add_norm(hidden, attended, *_parameters(self._before_mlp))
         gates = linear(normed, *self._gates)
         return hidden, self._mlp.down_proj(self._kernels.gate(gates))
@@ -177,7 +200,7 @@ class _Layer:
         normed: Tensor,
         cosines: Tensor,
         sines: Tensor,
-        mask: Tensor,
+        attend: Attention,
         kv: KV | PlacedKV,
         index: int,
     ) -> Tensor:
@@ -186,22 +209,13 @@ class _Layer:
         projected = linear(normed, *self._projections).view(rows, width, heads + 2 * kv_heads, dim)
         new_values = projected[:, :, heads + kv_heads :].transpose(1, 2)
         rotated = (projected, cosines, sines, self._norms, self._epsilon, heads)
-        # Heads that share keys stand one below the other as if they were further tokens, so that no
-        # KV is copied.
         if isinstance(kv, PlacedKV):
             queries, new_keys = self._kernels.rotate(*rotated, *kv.place(index))
             keys, values = kv.attended(index, new_keys, new_values)
         else:
             queries, new_keys = self._kernels.rotate(*rotated, None, None, None, None)
             keys, values = kv.update(new_keys, new_values, index)
-        found = scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, scale=self._attention.scaling
-        )
-        found = (
-            found.view(rows, kv_heads, -1, width, dim)
-            .permute(0, 3, 1, 2, 4)
-            .reshape(rows, width, heads * dim)
-        )
+        found = attend(queries, keys, values, self._attention.scaling)
         output: Tensor = self._attention.o_proj(found)
         return output
 

@@ -22,8 +22,6 @@ from specbench_kit.models.executors.card_decoder import CardDecoder, is_computab
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
 from specbench_kit.models.executors.graph_inputs import (
     NODES,
-    TOP,
-    Details,
     GraphInputs,
     GraphShape,
     pending_in,
@@ -47,7 +45,8 @@ from specbench_kit.models.executors.graph_work import (
 )
 from specbench_kit.models.executors.kernels.base import LayerSizes
 from specbench_kit.models.executors.kernels.by_torch import TORCH
-from specbench_kit.models.executors.kernels.choice import Choice, choose
+from specbench_kit.models.executors.kernels.choice import Choice, choose, choose_describe
+from specbench_kit.models.executors.kernels.description import TOP, Describe, Details, describe
 from specbench_kit.models.executors.kv import BAND, KVStore
 from specbench_kit.models.executors.padded import Computed, ForwardInput, in_order
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
@@ -147,7 +146,9 @@ class CudaGraphExecutor(TransformersExecutor):
 
     def _allocate(self, slots: int, capacity: int) -> None:
         super()._allocate(slots, capacity)
-        self._memory = GraphMemory(self.store, slots, capacity + BAND, self._dtype, self.device)
+        self._memory = GraphMemory(
+            self.store, slots, capacity + BAND, self.device, self._choose_describe()
+        )
         self._computations = GraphComputations(
             self.model, self._decoder, self._memory, self.vocabulary
         )
@@ -326,6 +327,9 @@ class CudaGraphExecutor(TransformersExecutor):
     def _choose(self, sizes: LayerSizes) -> Choice:
         return choose(self.device, self._dtype, sizes)
 
+    def _choose_describe(self) -> Describe:
+        return choose_describe(self.device, self._dtype)
+
     def compute(self, batch: ForwardInput) -> Computed:
         """Compute what no graph does, such as a long prompt, by the same kernels as graphs if these
         are our own.
@@ -333,8 +337,19 @@ class CudaGraphExecutor(TransformersExecutor):
         if self._decoder is None:
             return super().compute(batch)
         kv = WindowCache(batch.kv)
+        # Chains lie in KV by their positions.
+        mask = (
+            self._memory.chain_mask(batch.positions, batch.kv.length)
+            if batch.is_chain
+            else batch.mask
+        )
         logits, hidden = self._decoder(
-            batch.tokens, batch.positions, batch.mask, kv, batch.layers, batch.first
+            batch.tokens,
+            batch.positions,
+            mask,
+            kv,
+            batch.layers,
+            batch.first,
         )
         return Computed(
             logits, {layer: states[:, batch.first :] for layer, states in hidden.items()}
@@ -657,6 +672,9 @@ class TorchGraphExecutor(CudaGraphExecutor):
 
     def _choose(self, sizes: LayerSizes) -> Choice:
         return Choice(TORCH, "the executor compares with them")
+
+    def _choose_describe(self) -> Describe:
+        return describe
 
 
 INVARIANT_WIDTH = 64

@@ -14,6 +14,7 @@ from specbench_kit.models.executors.cuda_graph import ROTATIONS, CudaGraphExecut
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
 from specbench_kit.models.executors.graph_inputs import GraphInputs, GraphShape
 from specbench_kit.models.executors.head import HeadExecutor, HeadStates, logits_of, outputs_of
+from specbench_kit.models.executors.kernels.compact_mask import CompactMask
 from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.executors.tree_rule import TreeRule
 from specbench_kit.models.heads.model import HeadModel
@@ -136,7 +137,7 @@ class _HeadComputations(GraphComputations):
         tokens: Tensor,
         cells: Tensor,
         places: Tensor,
-        mask: Tensor,
+        mask: CompactMask,
         layers: Sequence[int] = (),
         inputs: GraphInputs | None = None,
         above: Tensor | None = None,
@@ -149,6 +150,13 @@ class _HeadComputations(GraphComputations):
             else self._states.own_source(slots, cells - 1 if above is None else above)
         )
         kv = self._memory.window(shape, cells)
-        outputs = outputs_of(self._model, tokens, places, mask, kv, self._states.at(sources))
+        outputs = outputs_of(
+            self._model,
+            tokens,
+            places,
+            mask.additive(self._model.dtype),
+            kv,
+            self._states.at(sources),
+        )
         self._states.own[slots, cells] = outputs
         return logits_of(self._model, self._tokens, outputs)[..., : self._vocabulary], {}

@@ -9,15 +9,16 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
 from specbench_kit.models.executors.card_decoder import CardDecoder, Place, PlacedKV
-from specbench_kit.models.executors.graph_inputs import (
-    DETAILS,
-    Details,
-    GraphInputs,
-    GraphShape,
-    describe,
-)
+from specbench_kit.models.executors.graph_inputs import GraphInputs, GraphShape
 from specbench_kit.models.executors.graph_trees import GrownOnCard, TreeBoard, paths_to
-from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
+from specbench_kit.models.executors.graph_work import COLUMNS
+from specbench_kit.models.executors.kernels.compact_mask import CompactMask
+from specbench_kit.models.executors.kernels.description import (
+    DETAILS,
+    FIELDS,
+    Describe,
+    Details,
+)
 from specbench_kit.models.executors.kv import KVStore
 from specbench_kit.models.executors.tree_rule import TreeRule
 
@@ -83,9 +84,15 @@ class GraphMemory:
     """
 
     def __init__(
-        self, store: KVStore, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+        self,
+        store: KVStore,
+        slots: int,
+        capacity: int,
+        device: torch.device,
+        describe: Describe,
     ) -> None:
         self.store = store
+        self.describe = describe
         self.slots = slots
         self.trash = capacity - 1
         self.board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, device=device)
@@ -101,8 +108,6 @@ class GraphMemory:
         self.column = torch.zeros(1, dtype=torch.int64, device=device)
         self._keys = torch.arange(capacity, device=device)
         self._slots = torch.arange(slots, device=device)[:, None]
-        self._dtype = dtype
-        self._blocked = torch.finfo(dtype).min
         self._tree_boards: dict[TreeRule, TreeBoard] = {}
         """The boards of trees by their rule; most executors need none."""
 
@@ -111,6 +116,11 @@ class GraphMemory:
         if rule not in self._tree_boards:
             self._tree_boards[rule] = TreeBoard(self.slots, rule, self._keys.device)
         return self._tree_boards[rule]
+
+    @property
+    def places(self) -> Tensor:
+        """Return all places that a token of a slot may have."""
+        return self._keys
 
     @property
     def state(self) -> list[Tensor]:
@@ -132,36 +142,32 @@ class GraphMemory:
         number = (-1 - inputs.tokens).clamp(min=0)
         return torch.where(inputs.tokens < 0, self.linked[number], inputs.tokens)
 
-    def chain_mask(self, cells: Tensor, length: int) -> Tensor:
-        """Return the mask [rows, 1, width, length] of tokens that attend to all before them and to
-        themselves.
-        """
-        return self._additive(self._keys[:length] <= cells[..., None])
+    def chain_mask(self, cells: Tensor, length: int) -> CompactMask:
+        """Return the mask of tokens that attend to all before them and to themselves."""
+        return CompactMask(self._keys[:length], cells, self.trash, cells)
 
-    def prompt_mask(self, width: int) -> Tensor:
-        """Return the mask [1, 1, width, width] of a prompt, of which every token attends to those
-        before it.
+    def prompt_mask(self, cells: Tensor) -> CompactMask:
+        """Return the mask of a prompt [1, width], of which every token attends to those before
+        it.
         """
-        return self._additive(
-            torch.ones((1, width, width), dtype=torch.bool, device=self._keys.device).tril()
+        places = self._keys[: cells.shape[1]]
+        return CompactMask(places, cells, self.trash, places[None])
+
+    def tree_mask(self, inputs: GraphInputs) -> CompactMask:
+        """Return the mask of tokens that attend to their prefix and their ancestors."""
+        assert inputs.ancestors is not None
+        return self.node_mask(
+            inputs.ancestors, inputs.prefixes[:, None], inputs.cells, inputs.shape.length
         )
 
-    def tree_mask(self, inputs: GraphInputs) -> Tensor:
-        """Return the mask [rows, 1, width, length] of tokens that attend to their prefix and their
-        ancestors.
-        """
-        assert inputs.ancestors is not None
-        return self.node_mask(inputs.ancestors, inputs.prefixes[:, None], inputs.shape.length)
-
-    def node_mask(self, ancestors: Tensor, prefixes: Tensor, length: int) -> Tensor:
-        """Return the mask [rows, 1, width, length] of nodes that attend to a prefix [rows, 1] and,
+    def node_mask(
+        self, ancestors: Tensor, prefixes: Tensor, cells: Tensor, length: int
+    ) -> CompactMask:
+        """Return the mask of nodes in `cells` [rows, width] that attend to a prefix [rows, 1] and,
         of the nodes after it, to `ancestors` [rows, width, nodes].
         """
-        _, width, nodes = ancestors.shape
-        node = self._keys[:length] - prefixes
-        cells = node.clamp(0, nodes - 1)[:, None].expand(-1, width, -1)
-        is_ancestor = ancestors.gather(2, cells).bool() & (node < nodes)[:, None]
-        return self._additive(is_ancestor | (node < 0)[:, None])
+        last = (prefixes - 1).expand(-1, cells.shape[1])
+        return CompactMask(self._keys[:length], cells, self.trash, last, prefixes, ancestors)
 
     def write(
         self,
@@ -178,12 +184,8 @@ class GraphMemory:
         It goes to the rows of the shape, or to the first column of the one slot that is given as a
         number on the card. Return the most likely next tokens [rows, columns].
         """
-        largest, best = logits.max(-1)  # NaN if any is
-        packed = torch.stack([result.double() for result in (best, largest.isnan(), tokens)], -1)
-        board = self.board
-        if details.temperature:
-            packed = torch.cat((packed, describe(logits, details).double()), -1)
-            board = self.details
+        packed, best = self.describe(logits, tokens, details)
+        board = self.details if details.temperature else self.board
         board = board[..., : packed.shape[-1]]
         if slot is not None:
             board[slot, 0] = packed[:, 0]
@@ -194,10 +196,6 @@ class GraphMemory:
         else:
             board.index_copy_(1, columns, packed)
         return best
-
-    def _additive(self, allowed: Tensor) -> Tensor:
-        mask = torch.zeros(allowed.shape, dtype=self._dtype, device=allowed.device)
-        return mask.masked_fill_(~allowed, self._blocked)[:, None]
 
 
 class GraphComputations:
@@ -213,6 +211,8 @@ class GraphComputations:
         self._decoder = decoder
         self._memory = memory
         self._vocabulary = vocabulary
+        with torch.inference_mode():
+            self._turns = decoder.turns_of(memory.places) if decoder is not None else None
 
     def forward(
         self, inputs: GraphInputs, layers: Sequence[int], details: Details
@@ -266,9 +266,11 @@ class GraphComputations:
         memory = self._memory
         tokens = memory.tokens(inputs)
         last = inputs.last[:, None]
-        mask = memory.prompt_mask(inputs.shape.width)
+        mask = memory.prompt_mask(inputs.cells)
         kv = PromptKV(memory.store, inputs.cells, inputs.slot)
-        logits, _ = self._decoder(tokens, inputs.places, mask, kv, last=inputs.last)
+        logits, _ = self._decoder(
+            tokens, inputs.places, mask, kv, last=inputs.last, turns=self._turns
+        )
         logits = logits[..., : self._vocabulary]
         best = memory.write(
             inputs.shape, slice(1), logits, tokens.gather(1, last), details, inputs.slot
@@ -294,7 +296,7 @@ class GraphComputations:
             tokens: Tensor,
             cells: Tensor,
             places: Tensor,
-            mask: Tensor,
+            mask: CompactMask,
             inputs: GraphInputs | None = None,
             above: Tensor | None = None,
         ) -> Tensor:
@@ -307,7 +309,14 @@ class GraphComputations:
         logits = logits.gather(1, last[..., None].expand(-1, -1, logits.shape[-1]))
         board = memory.tree_board(rule)
         grown = GrownOnCard(
-            rule, details, board, shape.first, forward, memory.node_mask, shape.length
+            rule,
+            details,
+            board,
+            shape.first,
+            forward,
+            memory.node_mask,
+            memory.describe,
+            shape.length,
         )
         root, cell, place = (part.gather(1, last) for part in (tokens, inputs.cells, inputs.places))
         return grown.grow(logits, root, cell, place, memory.trash), {}
@@ -347,26 +356,26 @@ class GraphComputations:
         columns = torch.arange(above.shape[1], device=last.device)
         node_cells = (cell + columns).masked_fill(~is_node, trash).clamp(max=trash)
         paths = paths_to(above, rule.levels)
-        masks = (
-            memory.chain_mask(cells, shape.length),
-            memory.node_mask(paths[:, 1:].to(torch.uint8), cell, shape.length),
-        )
+        # What leads to a root is no node: it attends to what stands before it.
+        nodes_of = pad(paths[:, 1:].to(torch.uint8), (0, 0, shape.width - 1, 0))
+        last = torch.cat((cells, (cell - 1).expand(-1, above.shape[1] - 1)), 1)
+        cells = torch.cat((cells, node_cells[:, 1:]), 1)
+        mask = memory.node_mask(nodes_of, cell, cells, shape.length)._replace(last=last)
         tokens = torch.cat((tokens, nodes[..., 0]), 1)
         logits, hidden = self._forward(
             shape._replace(width=tokens.shape[1]),
             tokens,
-            torch.cat((cells, node_cells[:, 1:]), 1),
+            cells,
             torch.cat((places, places[:, -1:] + paths[:, 1:].sum(-1) - 1), 1),
-            torch.cat(masks, -2),
+            mask,
             layers,
         )
         kept = slice(shape.width - 2, shape.width - 1 + rule.budget)
         logits = logits[:, kept]
-        largest, best = logits.max(-1)  # NaN if any is
-        above = above.masked_fill(~is_node, -1)[:, : 1 + rule.budget]
-        results = (best, largest.isnan(), tokens[:, kept], above)
-        board.verified[shape.first : shape.first + shape.rows] = torch.stack(
-            [result.double() for result in results], -1
+        above = above.masked_fill(~is_node, -1)[:, : 1 + rule.budget, None]
+        fields = memory.describe(logits, tokens[:, kept], Details()).fields
+        board.verified[shape.first : shape.first + shape.rows] = torch.cat(
+            (fields, above.double()), -1
         )
         return logits, {layer: states[:, kept] for layer, states in hidden.items()}
 
@@ -400,7 +409,7 @@ class GraphComputations:
         tokens: Tensor,
         cells: Tensor,
         places: Tensor,
-        mask: Tensor,
+        mask: CompactMask,
         layers: Sequence[int] = (),
         inputs: GraphInputs | None = None,
         above: Tensor | None = None,
@@ -410,12 +419,12 @@ class GraphComputations:
         """
         kv = self._memory.window(shape, cells)
         if self._decoder is not None:
-            logits, hidden = self._decoder(tokens, places, mask, kv, layers)
+            logits, hidden = self._decoder(tokens, places, mask, kv, layers, turns=self._turns)
             return logits[..., : self._vocabulary], hidden
         output = self._model(
             input_ids=tokens,
             position_ids=places,
-            attention_mask=mask,
+            attention_mask=mask.additive(self._model.dtype),
             past_key_values=kv,
             use_cache=True,
             output_hidden_states=bool(layers),

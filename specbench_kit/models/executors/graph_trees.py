@@ -15,15 +15,18 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.base import Row
-from specbench_kit.models.executors.graph_inputs import (
+from specbench_kit.models.executors.graph_inputs import GraphInputs
+from specbench_kit.models.executors.graph_work import Launcher, Table, Work
+from specbench_kit.models.executors.kernels.compact_mask import CompactMask
+from specbench_kit.models.executors.kernels.description import (
     DETAILS,
+    FIELDS,
+    OWN,
     STATISTICS,
     TOP,
+    Describe,
     Details,
-    GraphInputs,
-    describe,
 )
-from specbench_kit.models.executors.graph_work import FIELDS, OWN, Launcher, Table, Work
 from specbench_kit.models.executors.tree_rule import BeamRule, ShapeRule, TreeRule
 
 MOST_NODES = 256
@@ -275,7 +278,7 @@ class TreeForward(Protocol):
         tokens: Tensor,
         cells: Tensor,
         places: Tensor,
-        mask: Tensor,
+        mask: CompactMask,
         inputs: GraphInputs | None = None,
         above: Tensor | None = None,
     ) -> Tensor:
@@ -285,8 +288,10 @@ class TreeForward(Protocol):
 class NodeMask(Protocol):
     """Returns masks of nodes; see `GraphMemory.node_mask`."""
 
-    def __call__(self, ancestors: Tensor, prefixes: Tensor, length: int) -> Tensor:
-        """Return the mask [rows, 1, width, length]."""
+    def __call__(
+        self, ancestors: Tensor, prefixes: Tensor, cells: Tensor, length: int
+    ) -> CompactMask:
+        """Return the mask of nodes in `cells` [rows, width]."""
 
 
 class GrownOnCard:
@@ -302,6 +307,7 @@ class GrownOnCard:
         first: int,
         forward: TreeForward,
         mask: NodeMask,
+        describe: Describe,
         length: int,
     ) -> None:
         self._rule = rule
@@ -310,6 +316,7 @@ class GrownOnCard:
         self._first = first
         self._forward = forward
         self._mask = mask
+        self._describe = describe
         self._length = length
 
     def grow(self, logits: Tensor, root: Tensor, cell: Tensor, place: Tensor, trash: int) -> Tensor:
@@ -346,11 +353,12 @@ class GrownOnCard:
             above = level.above[..., None].expand(-1, -1, len(nodes))
             paths = ancestors.gather(1, above) | (nodes == numbers[..., None])
             ancestors.scatter_(1, numbers[..., None].expand(-1, -1, len(nodes)), paths)
+            cells = (cell + numbers).clamp(max=trash)
             logits = self._forward(
                 level.tokens,
-                (cell + numbers).clamp(max=trash),
+                cells,
                 place + paths.sum(-1) - 1,
-                self._mask(paths.to(torch.uint8), cell, self._length),
+                self._mask(paths.to(torch.uint8), cell, cells, self._length),
                 above=(cell + level.above).clamp(max=trash),
             )
             all_logits.append(logits)
@@ -371,16 +379,9 @@ class GrownOnCard:
         """Write the results of a level's nodes to the board from column `first` on, and return
         them.
         """
-        largest, best = logits.max(-1)  # NaN if any is
-        known = (best, largest.isnan(), level.tokens)
-        fields = torch.cat(
-            (
-                torch.stack([result.double() for result in known], -1),
-                describe(logits, self._details).double(),
-                level.above.masked_fill(~level.valid, -1)[..., None].double(),
-            ),
-            -1,
-        )
+        described = self._describe(logits, level.tokens, self._details)
+        above = level.above.masked_fill(~level.valid, -1)[..., None].double()
+        fields = torch.cat((described.fields, above), -1)
         slots = slice(self._first, self._first + len(fields))
         self._board.trees[slots, first : first + fields.shape[1]] = fields
         return fields

@@ -20,14 +20,20 @@ from specbench_kit.core.counted_time import not_counted
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.models.executors.base import Candidates, Forward, Padding, Row, Statistics
 from specbench_kit.models.executors.graph_inputs import (
-    STATISTICS,
-    TOP,
-    Details,
     Fields,
     GraphInputs,
     GraphShape,
     best_candidates,
-    describe,
+)
+from specbench_kit.models.executors.kernels.description import (
+    FIELDS,
+    NAN,
+    NEXT,
+    OWN,
+    STATISTICS,
+    TOP,
+    Details,
+    details_of,
 )
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 
@@ -167,11 +173,6 @@ chain.
 
 The largest tree of a method's defaults has 80 nodes, and the token before it is computed with it.
 """
-NEXT, NAN, OWN = range(3)
-"""The fields of a result: the most likely next token, whether a logit is NaN, and the token
-itself.
-"""
-FIELDS = 3
 UNREAD = -1.0
 
 Table = np.ndarray[Any, np.dtype[np.float64]]
@@ -478,7 +479,7 @@ class GraphForward(Forward):
             return np.concatenate(table)
         self.work.executor.ask_for(details)
         with torch.inference_mode():
-            return describe(self.logits, details).double().cpu().numpy()
+            return details_of(self.logits, details).double().cpu().numpy()
 
     def _read(self) -> None:
         self.launch()

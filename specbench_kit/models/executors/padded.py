@@ -21,7 +21,8 @@ class ForwardInput:
     """One padded batch.
 
     `tokens` and `positions` are [rows, width]; `mask` is additive, [rows, 1, width, kv.length]; logits, and the hidden
-    states of `layers`, are computed from column `first` on. `key_positions` [rows, kv.length] is set for models with
+    states of `layers`, are computed from column `first` on. With `is_chain` every token attends to all before it, and
+    `mask` says nothing more. `key_positions` [rows, kv.length] is set for models with
     sliding windows, which need the distance of every key.
     """
 
@@ -32,6 +33,7 @@ class ForwardInput:
     first: int
     key_positions: Tensor | None
     layers: Sequence[int] = ()
+    is_chain: bool = False
 
 
 class Computed(NamedTuple):
@@ -142,7 +144,9 @@ class PaddedExecutor(Executor):
         first = min(len(row.tokens) - row.keep for row in rows)
         keys = self._keys(rows, inputs[1], window.length)
         tokens, positions = torch.from_numpy(inputs).to(self.device).unbind()
-        return ForwardInput(tokens, positions, mask, window, first, keys, layers)
+        return ForwardInput(
+            tokens, positions, mask, window, first, keys, layers, is_chain=not trees
+        )
 
     def _keys(
         self, rows: Sequence[Row], positions: np.ndarray[Any, Any], length: int

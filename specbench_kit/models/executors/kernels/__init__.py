@@ -2,6 +2,7 @@
 
 | file | content |
 | --- | --- |
+| `compact_mask.py` | which keys new tokens attend to |
 | `base.py` | `LayerKernels`, the contract, and `LayerSizes`, what a model's layers measure |
 | `by_torch.py` | torch's operations, several kernels each |
 | `by_triton.py` | the same in Triton, one kernel each |

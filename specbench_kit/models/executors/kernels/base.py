@@ -1,9 +1,20 @@
 """The contract of the kernels of a layer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
+
+from specbench_kit.models.executors.kernels.compact_mask import CompactMask
+
+PART = 256
+"""The keys that one program of an attention reads, where several share those of a row."""
+MOST_IN_PARTS = 128
+"""The most tokens of a row for whose attention programs share keys: of more, there are enough
+programs anyhow.
+"""
 
 
 class LayerSizes(NamedTuple):
@@ -67,16 +78,35 @@ class Gate(Protocol):
     def __call__(self, gates: Tensor) -> Tensor: ...
 
 
+class Attention(Protocol):
+    """Returns what new tokens find in the keys that a mask lets them attend to.
+
+    `queries` [rows, kv_heads, heads // kv_heads * width, dim] are what `Rotate` returns, `keys` and
+    `values` [rows, kv_heads, keys, dim], of which the last two numbers lie side by side. The result
+    [rows, width, heads * dim] is contiguous.
+    """
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor: ...
+
+
+MakeAttention = Callable[[CompactMask, int, torch.dtype], Attention]
+"""Makes the attention of all layers of a forward from its mask, the heads that share keys, and the
+data type of queries.
+"""
+
+
 @dataclass(frozen=True)
 class LayerKernels:
     """The work between the matrix products of a layer.
 
     Everything is rounded where torch's operations round, so that two of them differ in the order
-    of a norm's sum, in exponentials, and in products that a GPU adds unrounded.
+    of a norm's sum, in exponentials, and in products that a GPU adds unrounded; attentions differ
+    also in what is rounded between the products of their own.
     """
 
     name: str
     norm: Norm
     add_norm: AddNorm
     rotate: Rotate
+    attention: MakeAttention
     gate: Gate
