@@ -2,7 +2,7 @@
 
 On an H100 a layer of Qwen3 in transformers' own code is some sixty kernels, most of which take
 longer to start than to compute, and attention copies the KV of every head that shares it. Here it
-is about twenty of torch's, or ten with Triton's, and KV is read where it is.
+is about twenty of torch's, or nine with Triton's, and KV is read where it is.
 """
 
 from abc import ABC, abstractmethod
