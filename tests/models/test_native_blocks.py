@@ -122,8 +122,28 @@ def block_builds() -> Iterator[str]:
 
 
 def use_build(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = next(library._find(name))
+    use_library(next(library._find(name)), monkeypatch)
+
+
+def use_library(build: library.Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NativeBlocksExecutor, "library", classmethod(lambda _: build))
+
+
+def has_tiles() -> bool:
+    narrow = library.load_narrow_library()
+    return narrow is not None and narrow.products(None) == "AMX"
+
+
+def require_same_bits(narrow: library.NarrowLibrary, path: Path) -> None:
+    """Read a text in pieces for each of which tiles are used, or are not, and by dot products."""
+    (text,) = random_prompts([300], 4096)
+    found = {}
+    for products in ("AMX", "AVX512-BF16"):
+        assert narrow.products(products) == products
+        runner = load_pair(str(path), None).all_runners(1, 310)["target"]
+        found[products] = [in_pieces(runner, text, size) for size in (1, 9, 17, 40, 300)]
+    alone = found["AVX512-BF16"][0]
+    assert all(torch.equal(logits, alone) for pieces in found.values() for logits in pieces)
 
 
 def as_in_the_file(path: Path, *, round_activations: bool) -> PreTrainedModel:
@@ -254,6 +274,22 @@ def test_a_token_has_the_same_bits_however_tokens_are_put_together(
             assert torch.equal(in_pieces(runner, text, 7), at_once), threads
     finally:
         torch.set_num_threads(before)
+
+
+SUPERS = ("Q4_K", "Q5_K", "Q6_K")
+
+
+@pytest.mark.parametrize("kind", SUPERS)
+@pytest.mark.skipif(not has_tiles(), reason="no processor with AMX")
+def test_tiles_give_the_bits_of_dot_products(kind: str, tmp_path: Path) -> None:
+    narrow = library.load_narrow_library()
+    assert narrow is not None
+    longer = write(tmp_path, max_position_embeddings=512)
+    path = rewrite(longer, tmp_path / f"{kind}.gguf", every_matrix(kind))
+    try:
+        require_same_bits(narrow, path)
+    finally:
+        narrow.products("AMX")
 
 
 def test_a_tied_output_layer_is_held_once_and_looked_up(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from gguf_files import rewrite
 from native_models import MODELS, in_a_tree, in_pieces
+from test_native_blocks import SUPERS, every_matrix, require_same_bits, use_library, write
 from tiny_models import make_runner, plain_logits, random_prompts
 
 from specbench_kit.models.executors import library
@@ -70,3 +72,14 @@ def test_tiles_give_the_same_bits_however_tokens_are_put_together(
         assert (
             0 < error < 0.2 * (logits_by_products["AMX"] - plain_logits(model, text)).abs().mean()
         )
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize("kind", SUPERS)
+def test_tiles_of_a_files_blocks_give_the_bits_of_dot_products(
+    kind: str, emulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_library(emulated, monkeypatch)
+    longer = write(tmp_path, max_position_embeddings=512)
+    path = rewrite(longer, tmp_path / f"{kind}.gguf", every_matrix(kind))
+    require_same_bits(emulated, path)

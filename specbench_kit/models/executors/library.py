@@ -20,8 +20,8 @@ BUILDS = {"avx512": "AVX512", "avx2": "AVX2", "portable": ""}
 """The builds, fastest first, with the CPU capability, as torch names it, that each needs."""
 LEVELS = ("", "AVX2", "AVX512")
 NARROW_BUILD = "narrow"
-"""The build of `native-bf16` and `native-int8`, for processors with AVX512-BF16 and AVX512-VNNI,
-and perhaps AMX.
+"""The build of `native-bf16`, `native-int8` and GGUF files for processors with AVX512-BF16 and
+AVX512-VNNI, and perhaps AMX.
 """
 
 
@@ -162,8 +162,9 @@ def byte_products() -> str:
     """Return the instructions that multiply blocks of bytes here; empty if only portable code
     does.
     """
-    if load_narrow_library() is not None:
-        return "AVX512-VNNI"
+    narrow = load_narrow_library()
+    if narrow is not None:
+        return "AVX512-VNNI and AMX" if narrow.products(None) == "AMX" else "AVX512-VNNI"
     return "AVX2" if load_library() is not None and _level() >= LEVELS.index("AVX2") else ""
 
 

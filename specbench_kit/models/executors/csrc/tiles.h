@@ -50,6 +50,7 @@ inline void finish_writes() { asm volatile("" ::: "memory"); }
 #define SKIT_TILE_STORE(tile, to, stride) _tile_stored(tile, to, stride)
 #define SKIT_TILE_PAIRS(sum, rows, columns) _tile_dpbf16ps(sum, rows, columns)
 #define SKIT_TILE_BYTES(sum, rows, columns) _tile_dpbsud(sum, rows, columns)
+#define SKIT_TILE_SIGNED_BYTES(sum, rows, columns) _tile_dpbssd(sum, rows, columns)
 
 // Holds the tile registers, eight of full size, for as long as it lives: a switch of threads is cheaper without them.
 struct TilesInUse {
@@ -108,13 +109,14 @@ struct EmulatedTiles {
       }
   }
 
-  // TDPBSUD: signed rows by unsigned columns.
+  // TDPBSUD, signed rows by unsigned columns, and TDPBSSD, whose columns are signed too.
+  template <class Column>
   void products_of_bytes(int sum, int rows, int columns) {
     for (int m = 0; m < kTileHeight; m++)
       for (int n = 0; n < 16; n++) {
         int32_t total = get<int32_t>(sum, m, n);
         for (int k = 0; k < 64; k++)
-          total += int32_t(get<int8_t>(rows, m, k)) * int32_t(get<uint8_t>(columns, k / 4, 4 * n + k % 4));
+          total += int32_t(get<int8_t>(rows, m, k)) * int32_t(get<Column>(columns, k / 4, 4 * n + k % 4));
         set(sum, m, n, total);
       }
   }
@@ -136,7 +138,8 @@ inline EmulatedTiles& emulated_tiles() {
 #define SKIT_TILE_LOAD(tile, from, stride) emulated_tiles().load(tile, from, stride)
 #define SKIT_TILE_STORE(tile, to, stride) emulated_tiles().store(tile, to, stride)
 #define SKIT_TILE_PAIRS(sum, rows, columns) emulated_tiles().pairs(sum, rows, columns)
-#define SKIT_TILE_BYTES(sum, rows, columns) emulated_tiles().products_of_bytes(sum, rows, columns)
+#define SKIT_TILE_BYTES(sum, rows, columns) emulated_tiles().products_of_bytes<uint8_t>(sum, rows, columns)
+#define SKIT_TILE_SIGNED_BYTES(sum, rows, columns) emulated_tiles().products_of_bytes<int8_t>(sum, rows, columns)
 
 struct TilesInUse {};
 
