@@ -89,10 +89,10 @@ COUNTED = ("fixed-k:k=4", "threshold", "specinfer")
 PIPELINED = "specpipe:stages=2,width=8"
 REPLAYS = "graph replays"
 NEW_TOKENS = (1, 2, 3, 5, 9, 17)
+"""New tokens of each request in a verification."""
 CHAIN, TREE = "chain", "tree"
 COMPARED = (*((count, CHAIN) for count in NEW_TOKENS), (17, TREE))
 """The new tokens of each request by which kernels are compared: chains, and trees of two children a node."""
-"""New tokens of each request in a verification."""
 STEPS = (1, 2, 4, 8)
 """Tokens that a draft model drafts in a row."""
 WARM_UPS, REPEATS = 2, 7
