@@ -10,13 +10,35 @@
 
 namespace skit {
 
-// Activations in 8 bits with a scale for each superblock, as `Inputs<FileBlocks>` has them. Tiles of 16 rows are read,
-// also beyond the last.
+// Activations in 8 bits with a scale for each superblock, as `Inputs<FileBlocks>` has them, in tiles of `height` rows,
+// of which the last may reach beyond the last row.
 struct TiledRows {
   const int8_t* bytes;
   const float* scales;
   const int16_t* sums;
-  int inputs, rows;
+  int inputs, rows, height;
+
+  // The height of the fewest tiles that hold some rows: all as high as each other, since a row costs time.
+  static int height_for(int rows) {
+    const int tiles = (rows + kTileHeight - 1) / kTileHeight;
+    return (rows + tiles - 1) / tiles;
+  }
+};
+
+// Lines of memory that are fetched before they are needed, one now and then: a burst of them would have to be waited
+// for.
+class Ahead {
+ public:
+  Ahead(const uint8_t* from, int bytes) : from_(from), lines_(bytes / 64) {}
+  void next() {
+    if (lines_ <= 0) return;
+    __builtin_prefetch(from_);
+    from_ += 64, lines_--;
+  }
+
+ private:
+  const uint8_t* from_;
+  int lines_;
 };
 
 // One superblock of a group of outputs.
@@ -25,29 +47,32 @@ class TiledSuper {
  public:
   // From how many rows on taking codes apart pays.
   static constexpr int kFewestRows = kType.halves() ? 16 : 8;
+  // The registers of rows and of sums, which come before those of codes.
+  static constexpr int kRowTiles = kType.halves() ? 4 : 6;
 
-  TiledSuper(const uint8_t* codes, const uint8_t* scales, const uint8_t* supers) {
+  TiledSuper(const uint8_t* codes, const uint8_t* scales, const uint8_t* supers, Ahead& ahead) {
     scale_ = Lanes::halves(supers), floor_ = Lanes::halves(supers + 2 * kGroup);
     for (int b = 0; b < kBlocks; b++, codes += kType.code_bytes(), scales += kType.scale_bytes()) {
-      take_apart(codes, scales, b * kRegisters);
+      take_apart(codes, scales, b * kRegisters, ahead);
       if (kType.minimum && b % 2 == 0)
         minima_[b / 2] = Lanes::pairs<false>(scales + kGroup, scales + kGroup + kType.scale_bytes());
     }
   }
 
   // Adds the products with superblock `s` of all rows.
-  void add(const TiledRows& in, size_t s, float (*sums)[kGroup]) const {
-    constexpr int kRows = kTall * kTileHeight;
-    alignas(64) int32_t totals[kParts][kRows][kGroup];
-    for (int row = 0; row < in.rows; row += kRows) {
-      const int some = std::min(kRows, in.rows - row);
+  void add(const TiledRows& in, size_t s, float (*sums)[kGroup], Ahead& ahead) const {
+    const int at_once = kTall * in.height;
+    alignas(64) int32_t totals[kParts][kTall * kTileHeight][kGroup];
+    for (int row = 0; row < in.rows; row += at_once) {
+      const int some = std::min(at_once, in.rows - row);
       const int8_t* bytes = in.bytes + size_t(row) * size_t(in.inputs) + s * kSuper;
-      if constexpr (kTall == 1) multiply_three(bytes, in.inputs, totals);
-      else multiply_two(bytes, in.inputs, some > kTileHeight, totals);
+      if constexpr (kTall == 1) multiply_three(bytes, in, totals, ahead);
+      else multiply_two(bytes, in, some > in.height, totals, ahead);
       // Rows lie too far from each other for a processor to foresee them.
-      const bool more = row + kRows < in.rows;
-      const int8_t* next = more ? bytes + size_t(kRows) * size_t(in.inputs) : in.bytes + (s + 1) * kSuper;
+      const bool more = row + at_once < in.rows;
+      const int8_t* next = more ? bytes + size_t(at_once) * size_t(in.inputs) : in.bytes + (s + 1) * kSuper;
       for (int r = 0; r < some; r++, next += in.inputs) {
+        ahead.next();
         for (int line = 0; line < kSuper; line += 64) __builtin_prefetch(next + line);
         __m512i total = _mm512_load_si512(totals[kParts - 1][r]);
         for (int p = kParts - 2; p >= 0; p--)
@@ -75,13 +100,14 @@ class TiledSuper {
 
   // Stores the parts of a block from register `to` of the superblock on: part 0 + 8 * (part 1 + 8 * part 2) is the code
   // times the scale.
-  void take_apart(const uint8_t* from, const uint8_t* scales, int to) {
+  void take_apart(const uint8_t* from, const uint8_t* scales, int to, Ahead& ahead) {
     const Codes<kType.bits> codes(from, 0);
     if constexpr (kType.halves()) {
       __m512i left[kParts], right[kParts];
       digits_of(Lanes::bytes<true>(scales), left), digits_of(Lanes::bytes<true>(scales + kGroup), right);
       const __m512i upper = _mm512_set1_epi16(short(0xff00));
       for (int j = 0; j < kRegisters; j++) {
+        if (j % 2 == 0) ahead.next();
         const __m512i code = _mm512_sub_epi8(codes.registers[j], _mm512_set1_epi8(kType.zero));
         const __m512i odd = _mm512_and_si512(code, upper);
         for (int p = 0; p < kParts; p++) {
@@ -97,6 +123,7 @@ class TiledSuper {
       const __m512i low = twice(_mm512_and_si512(scale, Lanes::whole(7))),
                     high = twice(_mm512_srli_epi32(scale, kBits));
       for (int j = 0; j < kRegisters; j++) {
+        if (j % 4 == 0) ahead.next();
         _mm512_store_si512(parts_[0][to + j], _mm512_mullo_epi16(codes.registers[j], low));
         _mm512_store_si512(parts_[1][to + j], _mm512_mullo_epi16(codes.registers[j], high));
       }
@@ -117,40 +144,46 @@ class TiledSuper {
   static __m512i twice(__m512i a) { return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(a, 16)); }
 
   // Two tiles of rows, or one: a tile waits for what was added to it, and meanwhile others are added to.
-  void multiply_two(const int8_t* top, int inputs, bool tall, int32_t (*totals)[2 * kTileHeight][kGroup]) const {
-    const int8_t* below = top + size_t(kTileHeight) * size_t(inputs);
+  void multiply_two(const int8_t* top, const TiledRows& in, bool tall, int32_t (*totals)[2 * kTileHeight][kGroup],
+                    Ahead& ahead) const {
+    const int8_t* below = top + size_t(in.height) * size_t(in.inputs);
     SKIT_TILE_ZERO(0);
     SKIT_TILE_ZERO(1);
     SKIT_TILE_ZERO(2);
     SKIT_TILE_ZERO(3);
     for (int step = 0; step < kSteps; step++) {
-      SKIT_TILE_LOAD(4, top + step * kTileRowBytes, inputs);
+      ahead.next();
+      SKIT_TILE_LOAD(4, top + step * kTileRowBytes, in.inputs);
       SKIT_TILE_LOAD(6, parts_[0][step * kTileHeight], kTileRowBytes);
       SKIT_TILE_LOAD(7, parts_[1][step * kTileHeight], kTileRowBytes);
       SKIT_TILE_BYTES(0, 4, 6);
+      ahead.next();
       SKIT_TILE_BYTES(1, 4, 7);
       if (!tall) continue;
-      SKIT_TILE_LOAD(5, below + step * kTileRowBytes, inputs);
+      SKIT_TILE_LOAD(5, below + step * kTileRowBytes, in.inputs);
       SKIT_TILE_BYTES(2, 5, 6);
       SKIT_TILE_BYTES(3, 5, 7);
     }
     SKIT_TILE_STORE(0, totals[0][0], kTileRowBytes);
     SKIT_TILE_STORE(1, totals[1][0], kTileRowBytes);
     if (!tall) return;
-    SKIT_TILE_STORE(2, totals[0][kTileHeight], kTileRowBytes);
-    SKIT_TILE_STORE(3, totals[1][kTileHeight], kTileRowBytes);
+    SKIT_TILE_STORE(2, totals[0][in.height], kTileRowBytes);
+    SKIT_TILE_STORE(3, totals[1][in.height], kTileRowBytes);
   }
 
-  void multiply_three(const int8_t* top, int inputs, int32_t (*totals)[kTileHeight][kGroup]) const {
+  void multiply_three(const int8_t* top, const TiledRows& in, int32_t (*totals)[kTileHeight][kGroup],
+                      Ahead& ahead) const {
     SKIT_TILE_ZERO(0);
     SKIT_TILE_ZERO(1);
     SKIT_TILE_ZERO(2);
     for (int step = 0; step < kSteps; step++) {
-      SKIT_TILE_LOAD(3, top + step * kTileRowBytes, inputs);
+      ahead.next();
+      SKIT_TILE_LOAD(3, top + step * kTileRowBytes, in.inputs);
       SKIT_TILE_LOAD(4, parts_[0][step * kTileHeight], kTileRowBytes);
       SKIT_TILE_LOAD(5, parts_[1][step * kTileHeight], kTileRowBytes);
       SKIT_TILE_LOAD(6, parts_[2][step * kTileHeight], kTileRowBytes);
       SKIT_TILE_SIGNED_BYTES(0, 3, 4);
+      ahead.next();
       SKIT_TILE_SIGNED_BYTES(1, 3, 5);
       SKIT_TILE_SIGNED_BYTES(2, 3, 6);
     }

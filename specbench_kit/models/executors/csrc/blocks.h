@@ -151,7 +151,7 @@ class Matrix<FileBlocks> {
 #if defined(SKIT_NARROW)
         if constexpr (kType.super)
           if (tiles_ && rows >= TiledSuper<kType>::kFewestRows) {
-            const TilesInUse in_use;
+            const TilesInUse in_use(TiledSuper<kType>::kRowTiles, TiledRows::height_for(rows));
             for (int group = std::max(from, part.first); group < last; group++)
               multiply_group_by_tiles<kType, kAdd>(part, group, in.supers, rows, y, stride_y);
             return;
@@ -365,19 +365,20 @@ class Matrix<FileBlocks> {
     const uint8_t* data = &part.data[size_t(group - part.first) * part.stride];
     const int width = std::min(kGroup, stride_y - group * kGroup);
     constexpr int kBlocks = kSuper / kBlockInputs;
+    const int height = TiledRows::height_for(rows);
     alignas(64) float sums[kRowsAtOnce][kGroup];
     for (int row = 0; row < rows; row += kRowsAtOnce) {
       const int some = std::min(kRowsAtOnce, rows - row);
       const size_t at = size_t(row) * size_t(inputs_);
-      const TiledRows in = {all.bytes + at, all.scales + at / kSuper, all.sums + at / kBlockInputs, inputs_, some};
+      const TiledRows in = {all.bytes + at, all.scales + at / kSuper, all.sums + at / kBlockInputs, inputs_, some,
+                            height};
       std::memset(sums, 0, sizeof(float) * kGroup * size_t(some));
       for (size_t s = 0; s < count() / kBlocks; s++) {
         const uint8_t* codes = data + s * kBlocks * kType.code_bytes();
         const uint8_t* scales = data + scales_at<kType>() + s * kBlocks * kType.scale_bytes();
-        for (int line = 0; line < kBlocks * kType.code_bytes(); line += 64)
-          __builtin_prefetch(codes + kAhead + line - 2048);
-        const TiledSuper<kType> super(codes, scales, data + supers_at<kType>() + s * kType.super_bytes());
-        super.add(in, s, sums);
+        Ahead ahead(codes + kAhead - 2048, kBlocks * kType.code_bytes());
+        const TiledSuper<kType> super(codes, scales, data + supers_at<kType>() + s * kType.super_bytes(), ahead);
+        super.add(in, s, sums, ahead);
       }
       for (int r = 0; r < some; r++)
         Lanes::write<kAdd>(y + size_t(row + r) * size_t(stride_y) + group * kGroup, _mm512_load_ps(sums[r]), width);

@@ -52,11 +52,13 @@ inline void finish_writes() { asm volatile("" ::: "memory"); }
 #define SKIT_TILE_BYTES(sum, rows, columns) _tile_dpbsud(sum, rows, columns)
 #define SKIT_TILE_SIGNED_BYTES(sum, rows, columns) _tile_dpbssd(sum, rows, columns)
 
-// Holds the tile registers, eight of full size, for as long as it lives: a switch of threads is cheaper without them.
+// Holds the tile registers for as long as it lives: a switch of threads is cheaper without them. All eight are of full
+// size, but for some first ones of fewer rows.
 struct TilesInUse {
-  TilesInUse() {
+  explicit TilesInUse(int low_tiles = 0, int rows = kTileHeight) {
     TileConfig config;
-    for (int tile = 0; tile < 8; tile++) config.row_bytes[tile] = kTileRowBytes, config.rows[tile] = kTileHeight;
+    for (int tile = 0; tile < 8; tile++)
+      config.row_bytes[tile] = kTileRowBytes, config.rows[tile] = uint8_t(tile < low_tiles ? rows : kTileHeight);
     finish_writes();
     _tile_loadconfig(&config);
   }
@@ -141,7 +143,10 @@ inline EmulatedTiles& emulated_tiles() {
 #define SKIT_TILE_BYTES(sum, rows, columns) emulated_tiles().products_of_bytes<uint8_t>(sum, rows, columns)
 #define SKIT_TILE_SIGNED_BYTES(sum, rows, columns) emulated_tiles().products_of_bytes<int8_t>(sum, rows, columns)
 
-struct TilesInUse {};
+// The emulated tiles are always of full size: what is in rows too many is overwritten, or not read.
+struct TilesInUse {
+  explicit TilesInUse(int = 0, int = kTileHeight) {}
+};
 
 #endif
 
