@@ -141,6 +141,7 @@ def require_same_bits(narrow: library.NarrowLibrary, path: Path) -> None:
     for products in ("AMX", "AVX512-BF16"):
         assert narrow.products(products) == products
         runner = load_pair(str(path), None).all_runners(1, 310)["target"]
+        assert type(runner.executor) is NativeBlocksExecutor
         found[products] = [in_pieces(runner, text, size) for size in (1, 9, 17, 40, 300)]
     alone = found["AVX512-BF16"][0]
     assert all(torch.equal(logits, alone) for pieces in found.values() for logits in pieces)
@@ -276,15 +277,19 @@ def test_a_token_has_the_same_bits_however_tokens_are_put_together(
         torch.set_num_threads(before)
 
 
-SUPERS = ("Q4_K", "Q5_K", "Q6_K")
+NARROW_SIZES = {"hidden_size": 192, "intermediate_size": 160}
+"""Rows of six and of five blocks, of which tiles read four at once."""
+TILED = [*((kind, {}) for kind in KINDS), ("Q5_1", NARROW_SIZES), ("Q8_0", NARROW_SIZES)]
 
 
-@pytest.mark.parametrize("kind", SUPERS)
+@pytest.mark.parametrize(("kind", "sizes"), TILED)
 @pytest.mark.skipif(not has_tiles(), reason="no processor with AMX")
-def test_tiles_give_the_bits_of_dot_products(kind: str, tmp_path: Path) -> None:
+def test_tiles_give_the_bits_of_dot_products(
+    kind: str, sizes: dict[str, int], tmp_path: Path
+) -> None:
     narrow = library.load_narrow_library()
     assert narrow is not None
-    longer = write(tmp_path, max_position_embeddings=512)
+    longer = write(tmp_path, max_position_embeddings=512, **sizes)
     path = rewrite(longer, tmp_path / f"{kind}.gguf", every_matrix(kind))
     try:
         require_same_bits(narrow, path)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from gguf_files import rewrite
 from native_models import MODELS, in_a_tree, in_pieces
-from test_native_blocks import SUPERS, every_matrix, require_same_bits, use_library, write
+from test_native_blocks import TILED, every_matrix, require_same_bits, use_library, write
 from tiny_models import make_runner, plain_logits, random_prompts
 
 from specbench_kit.models.executors import library
@@ -75,11 +75,15 @@ def test_tiles_give_the_same_bits_however_tokens_are_put_together(
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("kind", SUPERS)
+@pytest.mark.parametrize(("kind", "sizes"), TILED)
 def test_tiles_of_a_files_blocks_give_the_bits_of_dot_products(
-    kind: str, emulated: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    sizes: dict[str, int],
+    emulated: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     use_library(emulated, monkeypatch)
-    longer = write(tmp_path, max_position_embeddings=512)
+    longer = write(tmp_path, max_position_embeddings=512, **sizes)
     path = rewrite(longer, tmp_path / f"{kind}.gguf", every_matrix(kind))
     require_same_bits(emulated, path)

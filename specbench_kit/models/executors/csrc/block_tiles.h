@@ -1,8 +1,8 @@
-// Superblocks of a GGUF file times many rows, by the tiles of AMX.
+// Blocks of a GGUF file times many rows, by the tiles of AMX.
 //
-// A code times the scale of its block is a whole number, which is taken apart into parts that fit into bytes: a tile
-// then adds a whole superblock, and of a row one sum per part is put together. All of it is exact in integers, so that
-// an output has the bits that it has without tiles.
+// Of a superblock, a code times the scale of its block is a whole number, which is taken apart into parts that fit into
+// bytes: a tile then adds a whole superblock, and of a row one sum per part is put together. Of other types a tile adds
+// one block. All of it is exact in integers, so that an output has the bits that it has without tiles.
 #pragma once
 #include "block_types.h"
 #include "lanes.h"
@@ -10,8 +10,8 @@
 
 namespace skit {
 
-// Activations in 8 bits with a scale for each superblock, as `Inputs<FileBlocks>` has them, in tiles of `height` rows,
-// of which the last may reach beyond the last row.
+// Activations in 8 bits with a scale for each block or superblock, as `Inputs<FileBlocks>` has them, in tiles of
+// `height` rows, of which the last may reach beyond the last row.
 struct TiledRows {
   const int8_t* bytes;
   const float* scales;
@@ -47,10 +47,16 @@ class TiledSuper {
  public:
   // From how many rows on taking codes apart pays.
   static constexpr int kFewestRows = kType.halves() ? 16 : 8;
-  // The registers of rows and of sums, which come before those of codes.
-  static constexpr int kRowTiles = kType.halves() ? 4 : 6;
+  static constexpr int kBlocks = kSuper / kBlockInputs;
 
-  TiledSuper(const uint8_t* codes, const uint8_t* scales, const uint8_t* supers, Ahead& ahead) {
+  // The registers of rows and of sums come before those of codes.
+  static TileConfig config(int height) {
+    TileConfig config;
+    config.set(0, kType.halves() ? 4 : 6, height, kTileRowBytes);
+    return config;
+  }
+
+  TiledSuper(const uint8_t* codes, const uint8_t* scales, const uint8_t* supers, int, Ahead& ahead) {
     scale_ = Lanes::halves(supers), floor_ = Lanes::halves(supers + 2 * kGroup);
     for (int b = 0; b < kBlocks; b++, codes += kType.code_bytes(), scales += kType.scale_bytes()) {
       take_apart(codes, scales, b * kRegisters, ahead);
@@ -59,8 +65,9 @@ class TiledSuper {
     }
   }
 
-  // Adds the products with superblock `s` of all rows.
-  void add(const TiledRows& in, size_t s, float (*sums)[kGroup], Ahead& ahead) const {
+  // Adds the products of all rows with the superblock whose first block is `block`.
+  void add(const TiledRows& in, size_t block, float (*sums)[kGroup], Ahead& ahead) const {
+    const size_t s = block / kBlocks;
     const int at_once = kTall * in.height;
     alignas(64) int32_t totals[kParts][kTall * kTileHeight][kGroup];
     for (int row = 0; row < in.rows; row += at_once) {
@@ -86,7 +93,7 @@ class TiledSuper {
   }
 
  private:
-  static constexpr int kBlocks = kSuper / kBlockInputs, kSteps = kSuper / kTileRowBytes;
+  static constexpr int kSteps = kSuper / kTileRowBytes;
   static constexpr int kBits = 3;  // of a scale in a part
   static constexpr int kParts = kType.halves() ? 3 : 2;
   static constexpr int kTall = kType.halves() ? 1 : 2;  // tiles of rows at once, as many as there are registers for
@@ -195,6 +202,88 @@ class TiledSuper {
   alignas(64) uint8_t parts_[kParts][kSuper / 4][kTileRowBytes];
   __m512 scale_, floor_;
   __m512i minima_[kBlocks / 2];
+};
+
+// Some neighbouring blocks, with a scale each, of a group of outputs.
+template <BlockType kType>
+class TiledBlocks {
+ public:
+  static constexpr int kFewestRows = 8;
+  static constexpr int kBlocks = 4;  // at once, as many as there are registers for
+
+  // A block is half as deep as a register.
+  static TileConfig config(int height) {
+    TileConfig config;
+    config.set(0, kBlocks, height, kTileRowBytes);
+    config.set(4, 6, height, kBlockInputs);
+    config.set(6, 8, kRegisters, kTileRowBytes);
+    return config;
+  }
+
+  TiledBlocks(const uint8_t* codes, const uint8_t* scales, const uint8_t*, int count, Ahead& ahead) : count_(count) {
+    for (int b = 0; b < count; b++, codes += kType.code_bytes(), scales += kType.scale_bytes()) {
+      const Codes<kType.bits> all(codes, 0);
+      for (int j = 0; j < kRegisters; j++) {
+        if (j % 2 == 0) ahead.next();
+        _mm512_store_si512(codes_[b][j], all.registers[j]);
+      }
+      scale_[b] = Lanes::halves(scales);
+      if constexpr (kType.minimum) minimum_[b] = Lanes::halves(scales + 2 * kGroup);
+    }
+  }
+
+  // Adds the products of all rows with the blocks from `block` on.
+  void add(const TiledRows& in, size_t block, float (*sums)[kGroup], Ahead& ahead) const {
+    alignas(64) int32_t totals[kBlocks][kTileHeight][kGroup];
+    const size_t blocks = size_t(in.inputs / kBlockInputs);
+    for (int row = 0; row < in.rows; row += in.height) {
+      multiply(in.bytes + size_t(row) * size_t(in.inputs) + block * kBlockInputs, in.inputs, totals);
+      const int some = std::min(in.height, in.rows - row);
+      for (int r = 0; r < some; r++) {
+        ahead.next();
+        const size_t at = size_t(row + r) * blocks + block;
+        __builtin_prefetch(in.bytes + (at + size_t(in.height) * blocks) * kBlockInputs);
+        __m512 sum = _mm512_load_ps(sums[row + r]);
+        for (int b = 0; b < count_; b++) {
+          const float factor = in.scales[at + size_t(b)], bytes = float(in.sums[at + size_t(b)]);
+          const __m512i shift = Lanes::whole(-kType.zero * in.sums[at + size_t(b)]);
+          const __m512 total = Lanes::to_numbers(Lanes::add(_mm512_load_si512(totals[b][r]), shift));
+          sum = Lanes::multiply_add(total, Lanes::multiply(scale_[b], Lanes::number(factor)), sum);
+          if constexpr (kType.minimum) sum = Lanes::multiply_add(minimum_[b], Lanes::number(factor * bytes), sum);
+        }
+        _mm512_store_ps(sums[row + r], sum);
+      }
+    }
+  }
+
+ private:
+  // Blocks beyond the last are multiplied with what is there, and not added.
+  void multiply(const int8_t* bytes, int inputs, int32_t (*totals)[kTileHeight][kGroup]) const {
+    SKIT_TILE_ZERO(0);
+    SKIT_TILE_ZERO(1);
+    SKIT_TILE_ZERO(2);
+    SKIT_TILE_ZERO(3);
+    SKIT_TILE_LOAD(4, bytes, inputs);
+    SKIT_TILE_LOAD(6, codes_[0], kTileRowBytes);
+    SKIT_TILE_BYTES(0, 4, 6);
+    SKIT_TILE_LOAD(5, bytes + kBlockInputs, inputs);
+    SKIT_TILE_LOAD(7, codes_[1], kTileRowBytes);
+    SKIT_TILE_BYTES(1, 5, 7);
+    SKIT_TILE_LOAD(4, bytes + 2 * kBlockInputs, inputs);
+    SKIT_TILE_LOAD(6, codes_[2], kTileRowBytes);
+    SKIT_TILE_BYTES(2, 4, 6);
+    SKIT_TILE_LOAD(5, bytes + 3 * kBlockInputs, inputs);
+    SKIT_TILE_LOAD(7, codes_[3], kTileRowBytes);
+    SKIT_TILE_BYTES(3, 5, 7);
+    SKIT_TILE_STORE(0, totals[0], kTileRowBytes);
+    SKIT_TILE_STORE(1, totals[1], kTileRowBytes);
+    SKIT_TILE_STORE(2, totals[2], kTileRowBytes);
+    SKIT_TILE_STORE(3, totals[3], kTileRowBytes);
+  }
+
+  int count_;
+  alignas(64) uint8_t codes_[kBlocks][kRegisters][kTileRowBytes];
+  __m512 scale_[kBlocks], minimum_[kBlocks];
 };
 
 }  // namespace skit

@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 #include "block_types.h"
@@ -149,13 +150,12 @@ class Matrix<FileBlocks> {
       with_type(part.type, [&]<BlockType kType>() {
         const int last = std::min(to, part.first + part.groups);
 #if defined(SKIT_NARROW)
-        if constexpr (kType.super)
-          if (tiles_ && rows >= TiledSuper<kType>::kFewestRows) {
-            const TilesInUse in_use(TiledSuper<kType>::kRowTiles, TiledRows::height_for(rows));
-            for (int group = std::max(from, part.first); group < last; group++)
-              multiply_group_by_tiles<kType, kAdd>(part, group, in.supers, rows, y, stride_y);
-            return;
-          }
+        if (tiles_ && rows >= Tiled<kType>::kFewestRows) {
+          const TilesInUse in_use(Tiled<kType>::config(TiledRows::height_for(rows)));
+          for (int group = std::max(from, part.first); group < last; group++)
+            multiply_group_by_tiles<kType, kAdd>(part, group, in, rows, y, stride_y);
+          return;
+        }
 #endif
         for (int group = std::max(from, part.first); group < last; group++)
           multiply_group<kType, kAdd>(part, group, in, rows, y, stride_y);
@@ -357,28 +357,33 @@ class Matrix<FileBlocks> {
   }
 
 #if defined(SKIT_NARROW)
-  // The rows whose sums stay near while the superblocks of a group pass by.
+  template <BlockType kType>
+  using Tiled = std::conditional_t<kType.super, TiledSuper<kType>, TiledBlocks<kType>>;
+
+  // The rows whose sums stay near while the blocks of a group pass by.
   static constexpr int kRowsAtOnce = 256;
 
   template <BlockType kType, bool kAdd>
-  void multiply_group_by_tiles(const Part& part, int group, const Scaled& all, int rows, float* y, int stride_y) const {
+  void multiply_group_by_tiles(const Part& part, int group, const Rows& in, int rows, float* y, int stride_y) const {
     const uint8_t* data = &part.data[size_t(group - part.first) * part.stride];
-    const int width = std::min(kGroup, stride_y - group * kGroup);
-    constexpr int kBlocks = kSuper / kBlockInputs;
-    const int height = TiledRows::height_for(rows);
+    const Scaled& all = kType.super ? in.supers : in.blocks;
+    const int width = std::min(kGroup, stride_y - group * kGroup), height = TiledRows::height_for(rows);
+    constexpr size_t kBlocks = Tiled<kType>::kBlocks;
     alignas(64) float sums[kRowsAtOnce][kGroup];
     for (int row = 0; row < rows; row += kRowsAtOnce) {
       const int some = std::min(kRowsAtOnce, rows - row);
       const size_t at = size_t(row) * size_t(inputs_);
-      const TiledRows in = {all.bytes + at, all.scales + at / kSuper, all.sums + at / kBlockInputs, inputs_, some,
-                            height};
+      const TiledRows from = {
+          all.bytes + at, all.scales + at / kType.scaled(), all.sums + at / kBlockInputs, inputs_, some, height};
       std::memset(sums, 0, sizeof(float) * kGroup * size_t(some));
-      for (size_t s = 0; s < count() / kBlocks; s++) {
-        const uint8_t* codes = data + s * kBlocks * kType.code_bytes();
-        const uint8_t* scales = data + scales_at<kType>() + s * kBlocks * kType.scale_bytes();
-        Ahead ahead(codes + kAhead - 2048, kBlocks * kType.code_bytes());
-        const TiledSuper<kType> super(codes, scales, data + supers_at<kType>() + s * kType.super_bytes(), ahead);
-        super.add(in, s, sums, ahead);
+      for (size_t b = 0; b < count(); b += kBlocks) {
+        const int blocks = int(std::min(kBlocks, count() - b));
+        const uint8_t *codes = data + b * kType.code_bytes(),
+                      *scales = data + scales_at<kType>() + b * kType.scale_bytes(),
+                      *supers = data + supers_at<kType>() + b * kBlockInputs / kSuper * kType.super_bytes();
+        Ahead ahead(codes + kAhead - 2048, blocks * kType.code_bytes());
+        const Tiled<kType> tiled(codes, scales, supers, blocks, ahead);
+        tiled.add(from, b, sums, ahead);
       }
       for (int r = 0; r < some; r++)
         Lanes::write<kAdd>(y + size_t(row + r) * size_t(stride_y) + group * kGroup, _mm512_load_ps(sums[r]), width);

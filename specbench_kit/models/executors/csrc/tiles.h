@@ -20,11 +20,19 @@ constexpr int kTileHeight = 16;    // rows of a tile register
 constexpr int kTileRowBytes = 64;  // 16 floats, 32 bf16 or 64 bytes
 constexpr int kTileBytes = 1024;
 
+// The sizes of the tile registers: all eight are full unless they are set.
 struct TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
+
+  TileConfig() { set(0, 8, kTileHeight, kTileRowBytes); }
+  // The size of the registers from `first` to `end`.
+  void set(int first, int end, int height, int bytes) {
+    for (int tile = first; tile < end; tile++) rows[tile] = uint8_t(height), row_bytes[tile] = uint16_t(bytes);
+  }
 };
+static_assert(sizeof(TileConfig) == 64);
 
 #if defined(SKIT_AMX)
 
@@ -52,13 +60,9 @@ inline void finish_writes() { asm volatile("" ::: "memory"); }
 #define SKIT_TILE_BYTES(sum, rows, columns) _tile_dpbsud(sum, rows, columns)
 #define SKIT_TILE_SIGNED_BYTES(sum, rows, columns) _tile_dpbssd(sum, rows, columns)
 
-// Holds the tile registers for as long as it lives: a switch of threads is cheaper without them. All eight are of full
-// size, but for some first ones of fewer rows.
+// Holds the tile registers for as long as it lives: a switch of threads is cheaper without them.
 struct TilesInUse {
-  explicit TilesInUse(int low_tiles = 0, int rows = kTileHeight) {
-    TileConfig config;
-    for (int tile = 0; tile < 8; tile++)
-      config.row_bytes[tile] = kTileRowBytes, config.rows[tile] = uint8_t(tile < low_tiles ? rows : kTileHeight);
+  explicit TilesInUse(const TileConfig& config = {}) {
     finish_writes();
     _tile_loadconfig(&config);
   }
@@ -76,6 +80,7 @@ inline bool tiles_permitted() { return false; }
 
 struct EmulatedTiles {
   uint8_t bytes[8][kTileBytes];
+  TileConfig config;
 
   template <class T>
   T get(int tile, int row, int column) const {
@@ -90,12 +95,14 @@ struct EmulatedTiles {
 
   void zero(int tile) { std::memset(bytes[tile], 0, kTileBytes); }
   void load(int tile, const void* from, long stride) {
-    for (int row = 0; row < kTileHeight; row++)
-      std::memcpy(bytes[tile] + row * kTileRowBytes, static_cast<const char*>(from) + row * stride, kTileRowBytes);
+    zero(tile);
+    for (int row = 0; row < config.rows[tile]; row++)
+      std::memcpy(bytes[tile] + row * kTileRowBytes, static_cast<const char*>(from) + row * stride,
+                  config.row_bytes[tile]);
   }
   void store(int tile, void* to, long stride) const {
-    for (int row = 0; row < kTileHeight; row++)
-      std::memcpy(static_cast<char*>(to) + row * stride, bytes[tile] + row * kTileRowBytes, kTileRowBytes);
+    for (int row = 0; row < config.rows[tile]; row++)
+      std::memcpy(static_cast<char*>(to) + row * stride, bytes[tile] + row * kTileRowBytes, config.row_bytes[tile]);
   }
 
   // TDPBF16PS: the sums of even and of odd inputs are taken apart, added, and added to what was there.
@@ -143,9 +150,9 @@ inline EmulatedTiles& emulated_tiles() {
 #define SKIT_TILE_BYTES(sum, rows, columns) emulated_tiles().products_of_bytes<uint8_t>(sum, rows, columns)
 #define SKIT_TILE_SIGNED_BYTES(sum, rows, columns) emulated_tiles().products_of_bytes<int8_t>(sum, rows, columns)
 
-// The emulated tiles are always of full size: what is in rows too many is overwritten, or not read.
+// What a smaller register lacks is zero here, and adds nothing.
 struct TilesInUse {
-  explicit TilesInUse(int = 0, int = kTileHeight) {}
+  explicit TilesInUse(const TileConfig& config = {}) { emulated_tiles().config = config; }
 };
 
 #endif
